@@ -31,7 +31,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	  || { echo "headgate needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=..."; exit 1; }
 	@echo "setup: installing the pinned packages into .venv (a minute when nothing is cached)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-compile --require-hashes -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -142,8 +142,8 @@ PIP_THERE = $(@D)/bin/python -m pip --quiet --disable-pip-version-check
 	@echo "test-matrix: installing PySpark $* and the pinned packages into $(@D)"
 	@$(PYTHON) -m venv $(@D)
 	@sed '/^py\(spark\|4j\)==/,/[^\]$$/d' requirements.lock > $(@D)/requirements.lock
-	@$(PIP_THERE) install --require-hashes -r $(@D)/requirements.lock
-	@$(PIP_THERE) install pyspark==$*
+	@$(PIP_THERE) install --no-compile --require-hashes -r $(@D)/requirements.lock
+	@$(PIP_THERE) install --no-compile pyspark==$*
 	@$(PIP_THERE) install --no-deps --no-build-isolation -e .
 	@touch $@
 

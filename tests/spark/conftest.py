@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
@@ -19,6 +20,7 @@ from headgate.infra.devstack import stack
 from ..quick_java import QUICK_JAVA
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
+ROOT = Path(__file__).resolve().parents[2]
 READ_BY_TASKS = {"spark.headgate.driver.read.bytes": "0"}
 collect_ignore = [] if "ICEBERG_JAR" in os.environ else ["test_iceberg.py"]
 
@@ -83,6 +85,8 @@ def build_session(place: Place, master: str, **more: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "4",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.task.killTimeout": "200ms",
+        "spark.python.daemon.module": "tests.quick_python",
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.headgate.warm.up": "false",

@@ -174,7 +174,8 @@ def plain_python(place: Place, job: str, line: str, **more: str) -> None:
     """Run the application by a plain start of Python, and check that its session is attached."""
     conf = {**place.conf, "spark.headgate.job.id": job, **more}
     pairs = " ".join(f"--conf {key}={value}" for key, value in conf.items())
-    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{pairs} pyspark-shell"}
+    given = f"{pairs} --driver-java-options '{QUICK_JAVA}' pyspark-shell"
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": given}
     done = subprocess.run(
         [sys.executable, "-c", f"{line}; import started; started.main()"],
         cwd=APPLICATION.parent,
@@ -205,10 +206,11 @@ def test_the_start_up_hook(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_queries_of_an_application(tmp_path: Path) -> None:
+def test_queries_of_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries of TPC-H have Spark's answers, and all of their exchanges are released."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
     tables, texts = tpch.generated(tmp_path, 0.01), tpch.queries()
-    texts = {number: texts[number] for number in (1, 3, 13, 18, 21)}
+    texts = {number: texts[number] for number in (3, 13, 18)}
     expected = unchanged.ask("Spark alone", tables, texts)
     given = unchanged.ask("headgate run", tables, texts)
     assert unchanged.wrong(expected.rows, given.rows) == []
