@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,7 +39,7 @@ class Driver:
         self.repairs.keep(RESULT, cast(Writing, self))
 
     def again(self, partitions: list[int]) -> None:
-        assert partitions == [1]
+        assert partitions == sorted(self.missing)
         self.runs += 1
         self.stage(self)
 
@@ -52,7 +53,7 @@ class Driver:
     def tell_often(self) -> None:
         """Report the missing partition again and again, as the master does with each of its
         steps."""
-        deadline = Deadline.after(3.0)
+        deadline = Deadline.after(10.0)
         idle = 0
         while idle < 20 and not deadline.passed:
             self.repairs.reproduce(MISSING)
@@ -106,21 +107,50 @@ def test_nothing_is_made_again_after_close() -> None:
     assert (0, {}) == (driver.runs, driver.repairs._running)
 
 
-@pytest.mark.parametrize(("slots", "expected"), [(1, [8]), (0, [8, 7])])
-def test_readers_make_room_until_the_task_has_a_slot(
-    slots: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("missing", "free", "most", "turns", "expected"),
+    [
+        (1, 0, 1, 40, [9]),
+        (1, 0, 0, 25, [9, 8, 7]),
+        (4, 0, 4, 8, [9, 8, 7, 6]),
+        (3, 2, 2, 8, [9]),
+        (1, 0, 1, 65, [9, 8]),
+    ],
+    ids=["a slot", "no slot", "four slots", "two were free", "a slot that does not help"],
+)
+def test_readers_make_room_until_the_tasks_have_slots(
+    missing: int,
+    free: int,
+    most: int,
+    turns: int,
+    expected: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No second reader is killed while the task that makes the partition again starts slowly."""
+    """No other reader is killed while tasks that make partitions again start slowly, but each of
+    these tasks gets a slot at once."""
     killed: list[int] = []
+    ended = threading.Event()
+    looked = 0
+
+    def state(driver: Driver) -> ResultState:
+        nonlocal looked
+        looked += 1
+        if looked > turns:
+            ended.set()
+        return Driver.state(driver)
+
     monkeypatch.setattr(rerun, "put_first", lambda context, stages: None)
-    monkeypatch.setattr(rerun, "running_tasks", lambda context, stages: slots if killed else 0)
+    monkeypatch.setattr(
+        rerun, "running_tasks", lambda context, stages: min(most, free + len(killed))
+    )
     monkeypatch.setattr(rerun, "kill_task", lambda context, task, reason: killed.append(task))
 
     def starts_slowly(driver: Driver) -> None:
-        SYSTEM_CLOCK.sleep_s(0.5)
+        assert ended.wait(10)
         mends(driver)
 
     driver = Driver(starts_slowly)
-    driver.waiting = frozenset({7, 8})
+    driver.missing, driver.waiting = frozenset(range(missing)), frozenset({6, 7, 8, 9})
+    driver.repairs.state_of = lambda _: state(driver)
     driver.tell_often()
     assert expected == killed

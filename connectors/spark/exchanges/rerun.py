@@ -28,6 +28,7 @@ _LOG = logging.getLogger("headgate")
 _ROUNDS_MAX = 4  # as often as Spark tries a task
 _SETTLE_TURNS = 10
 _PATIENCE_TURNS = 10
+_LONG_PATIENCE_TURNS = 60
 
 _GROUP = "spark.jobGroup.id"
 _POOL = "spark.scheduler.pool"
@@ -179,9 +180,10 @@ class Reruns:
         self, group: str, result: ResultId, missing: list[int], job: Future[None]
     ) -> None:
         """Kill waiting readers until every task of the rerun has a slot: one in each turn, up to
-        the number of tasks without one, and one more every `_PATIENCE_TURNS`."""
+        the number of slots that it lacked, and one more every `_PATIENCE_TURNS`. If it lacks none,
+        its tasks may themselves wait for another result: one more every `_LONG_PATIENCE_TURNS`."""
         killed: set[int] = set()
-        turns = 0
+        turns, needed = 0, len(missing)
         while not job.done() and not self._closed.wait(self.pace.retry_s):
             turns += 1
             state = self.state_of(result)
@@ -189,14 +191,15 @@ class Reruns:
                 return
             running, winners = state.production.running, state.production.winners
             begun = {attempt.partition.index for attempt in running} | winners.keys()
-            waiting, needed = sorted(state.reproduction.waiting - killed), len(set(missing) - begun)
-            if not waiting or not needed:
+            waiting = sorted(state.reproduction.waiting - killed)
+            if not waiting or not set(missing) - begun:
                 continue
             stages = self._stages_of(group)
             # a task that has a slot may need seconds until the log says that it has begun
-            slots = running_tasks(self.context, stages)
-            needed = min(needed, len(set(missing) - winners.keys()) - slots)
-            if needed > 0 and (len(killed) < needed or turns % _PATIENCE_TURNS == 0):
+            lacking = len(set(missing) - winners.keys()) - running_tasks(self.context, stages)
+            needed = min(needed, lacking + len(killed))
+            patience = _PATIENCE_TURNS if lacking > 0 else _LONG_PATIENCE_TURNS
+            if (lacking > 0 and len(killed) < needed) or turns % patience == 0:
                 put_first(self.context, stages)
                 killed.add(waiting[-1])
                 reason = f"makes room for result {result}, which it waits for"
