@@ -135,13 +135,13 @@ def test_interrupted(spark: SparkSession, hg: Headgate, last: bool) -> None:
 
 
 @pytest.mark.real
-def test_a_manifest_in_shards(spark: SparkSession, hg: Headgate) -> None:
+def test_two_thousand_partitions(spark: SparkSession, hg: Headgate) -> None:
     """An exchange of more partitions than rows, with a manifest in shards, loses and adds no row.
     The shards are deleted with the result."""
-    df = spark.range(0, 600, 1, 48).select(F.col("id").alias("v"), (F.col("id") % 9).alias("k"))
-    out = hg.repartition(df, 700, "v")
+    df = spark.range(0, 3000, 1, 16).select(F.col("id").alias("v"), (F.col("id") % 9).alias("k"))
+    out = hg.repartition(df, 2000, "v")
     rows = placed(out)
-    place = F.pmod(F.hash("v"), F.lit(700))  # what Spark's own repartition does, in 700 tasks
+    place = F.pmod(F.hash("v"), F.lit(2000))  # what Spark's own repartition does, in 2,000 tasks
     assert rows == sorted(str(tuple(row)) for row in df.select(place, "*").collect())
     assert rows == placed(hg.read(hg.results()[-1].result))
     layout = Layout(hg._services.worker.root, hg.job)

@@ -53,7 +53,7 @@ class Driver:
     def tell_often(self) -> None:
         """Report the missing partition again and again, as the master does with each of its
         steps."""
-        deadline = Deadline.after(10.0)
+        deadline = Deadline.after(3.0)
         idle = 0
         while idle < 20 and not deadline.passed:
             self.repairs.reproduce(MISSING)
@@ -136,6 +136,7 @@ def test_readers_make_room_until_the_tasks_have_slots(
         nonlocal looked
         looked += 1
         if looked > turns:
+            driver.waiting = frozenset()
             ended.set()
         return Driver.state(driver)
 
