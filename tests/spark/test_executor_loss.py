@@ -22,6 +22,7 @@ from headgate.connectors.spark.exchanges import transport
 from headgate.connectors.spark.exchanges.exchange import Exchanger
 from headgate.connectors.spark.exchanges.job_context import StoredExchange
 from headgate.connectors.spark.exchanges.rerun import Writing
+from headgate.connectors.spark.jvm.scheduler import running_tasks
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.tasks import shipping
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
@@ -359,6 +360,29 @@ def test_lost_under_fair_scheduling(spark: SparkSession, hg: Headgate) -> None:
     events = recorded(hg)
     assert {0: 1, 1: 1, 2: 2, 3: 1} == attempts_of(events)
     assert audited(events).state.failed is None
+
+
+def test_slots_are_counted_in_every_pool(spark: SparkSession) -> None:
+    """A stage that runs in a pool of its own has the slot of its task, until that ends."""
+    context = spark.sparkContext
+    tracker = context.statusTracker()
+
+    def slots() -> int:
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("slots")]
+        return running_tasks(context, {stage for job in jobs if job for stage in job.stageIds})
+
+    def sleep() -> None:
+        context.setLocalProperty("spark.scheduler.pool", "slots")
+        context.setJobGroup("slots", "a task that sleeps")
+        context.parallelize(range(1), 1).foreach(lambda _: SYSTEM_CLOCK.sleep_s(3))
+
+    with ThreadPoolExecutor(1) as pool:
+        sleeping, deadline = pool.submit(sleep), Deadline.after(60)
+        while not slots() and not sleeping.done() and not deadline.passed:
+            SYSTEM_CLOCK.sleep_s(0.05)
+        assert slots() == 1
+        sleeping.result()
+    assert slots() == 0
 
 
 def test_wide_rows_need_no_more_of_a_heap(spark: SparkSession, hg: Headgate) -> None:
