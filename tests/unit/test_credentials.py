@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.storage.stores.s3 import clients
+from headgate.storage.stores.s3.settings import S3Settings
 
 
 def test_a_file_of_credentials_is_read_again(
@@ -24,3 +26,13 @@ def test_a_file_of_credentials_is_read_again(
     for name in ("FIRST", "SECOND"):
         file.write_text(f"[default]\naws_access_key_id = {name}\naws_secret_access_key = s\n")
         assert name == credentials()["access_key_id"]
+
+
+def test_the_models_of_s3_are_read_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second client of boto3 reads no model again."""
+    settings = S3Settings("bucket", endpoint="http://127.0.0.1:1")
+    clients._cold_client(settings)
+    read: list[str] = []
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda _, path: read.append(path))
+    clients._cold_client(settings)
+    assert [] == read

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from obstore.store import S3Store
@@ -141,14 +141,25 @@ def _chain(clock: Clock) -> Callable[[], S3Credential]:
 
 
 def _session() -> Any:
-    """Return a botocore session that asks a machine's metadata service more than once, which
-    refuses some requests when many workers start together."""
+    """Return a botocore session that shares the models of the services with all others of the
+    process, and that asks a machine's metadata service more than once, which refuses some requests
+    when many workers start together."""
     import botocore.session
 
     session = botocore.session.Session()
+    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
     if session.get_config_variable(_ATTEMPTS) == 1:
         session.set_config_variable(_ATTEMPTS, _ATTEMPTS_MAX)
     return session
+
+
+@cache
+def _models(folder: str | None) -> Any:
+    """Return the loader of botocore's models. Reading those of S3 costs ten times as much CPU as
+    the rest of a client."""
+    from botocore.loaders import create_loader
+
+    return create_loader(folder)
 
 
 def _client_options(settings: S3Settings, timeout_s: float) -> ClientConfig:
