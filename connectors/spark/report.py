@@ -41,12 +41,13 @@ class ResultReport:
     partitions: int
     subpartitions: int
     consumable: int
-    """Partitions that have become consumable."""
+    """Partitions that can be read now, or could when the result was released."""
     consumed: int
     """Subpartitions that were read at least once."""
     rows: int
-    """Rows of the consumable partitions."""
+    """Rows of these partitions."""
     stored_bytes: int
+    """Bytes of all partitions that became consumable, also of those that were lost."""
     superseded: int
     """Attempts that were superseded."""
     puts: int
@@ -173,15 +174,16 @@ def _held(hold: Hold) -> str:
 
 
 def _report(name: ResultId, result: ResultState) -> ResultReport:
-    written, reads, chosen = result.totals.written, result.totals.reads, result.chosen
+    totals, chosen = result.totals, result.chosen
+    written, reads = totals.written, totals.reads
     return ResultReport(
         result=name,
         label=result.registered.label,
         partitions=result.registered.partitions,
         subpartitions=result.registered.subpartitions,
-        consumable=written.partitions,
+        consumable=totals.partitions,
         consumed=reads.subpartitions,
-        rows=written.rows,
+        rows=totals.rows,
         stored_bytes=written.stored_bytes,
         superseded=written.superseded,
         puts=puts(written.segments, written.stored_bytes),

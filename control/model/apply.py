@@ -234,17 +234,21 @@ def _win(result: ResultState, attempt: AttemptId) -> ResultState:
 def _stop_tracking(result: ResultState, body: ev.TrackingStopped) -> ResultState:
     if not body.attempts:
         return changed(result, fate=changed(result.fate, tracked=False))
-    before = result.reproduction.before
+    before, totals = result.reproduction.before, result.totals
     for attempt in body.attempts:
-        produced = result.production.attempts.get(attempt)
-        if not result.registered.pipelined and produced is not None:
-            first = before.get(attempt.partition.index, produced.fingerprint)
-            before = before.having(attempt.partition.index, first)
+        index, produced = attempt.partition.index, result.production.attempts.get(attempt)
+        if produced is None:
+            continue
+        if result.production.winners.get(index) == attempt:
+            totals = totals.without(produced)
+        if not result.registered.pipelined:
+            before = before.having(index, before.get(index, produced.fingerprint))
     winners = _winners_without(result.production, body.attempts)
     return changed(
         result,
         production=changed(result.production, winners=winners),
         reproduction=changed(result.reproduction, before=before),
+        totals=totals,
         complete=False,
     )
 

@@ -110,12 +110,30 @@ class Totals:
     reads: Reads = Reads()
     completions: int = 0
     """The number of times that the result became complete."""
+    lost_partitions: int = 0
+    """The number of times that a consumable partition was lost."""
+    lost_rows: int = 0
+
+    @property
+    def partitions(self) -> int:
+        """Return the number of consumable partitions, now or at the release of the result."""
+        return self.written.partitions - self.lost_partitions
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of these partitions."""
+        return self.written.rows - self.lost_rows
 
     def having(self, produced: ev.Produced) -> Totals:
         """Return the sums with another consumable partition."""
         segments, size_bytes = len(produced.segments), produced.size_bytes
         more = Written(1, segments, produced.rows, size_bytes, throttled=produced.throttled)
         return changed(self, written=self.written + more)
+
+    def without(self, lost: ev.Produced) -> Totals:
+        """Return the sums after the loss of a consumable partition."""
+        rows = min(total(self.lost_rows, lost.rows), self.written.rows)
+        return changed(self, lost_partitions=self.lost_partitions + 1, lost_rows=rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ Steps = list[tuple[Fact, tuple[Decision, ...]]]
 
 
 def segments(*numbers: int) -> tuple[SegmentSummary, ...]:
-    return tuple(SegmentSummary(number, 10, 1, 0, b"") for number in numbers)
+    return tuple(SegmentSummary(number, 10, 1 + number, 0, b"") for number in numbers)
 
 
 RESULT = st.sampled_from((RESULTS[0], RESULTS[0], *RESULTS))

@@ -64,7 +64,8 @@ def orders(decision: Decision) -> tuple[AttemptId, ...]:
 @MANY
 @given(HISTORIES)
 def test_the_first_valid_attempt_wins(facts: list[Fact]) -> None:
-    """Exactly the first valid `Produced` of each partition becomes and stays consumable."""
+    """Exactly the first valid `Produced` of each partition becomes and stays consumable, and the
+    counts of a result are those of the partitions that can be read now."""
     state, steps = run(facts)
     model = naive(facts)
     assert model.consumable == [d.attempt for d in said(steps) if isinstance(d, Consumable)]
@@ -77,6 +78,9 @@ def test_the_first_valid_attempt_wins(facts: list[Fact]) -> None:
             assert result.tracked is state.results[name].fate.tracked
             assert result.expires_ms == state.results[name].fate.expires_ms
             assert result.winners.keys() == state.results[name].production.winners.keys()
+            totals = state.results[name].totals
+            rows = sum(produced.rows for produced in result.winners.values())
+            assert (len(result.winners), rows) == (totals.partitions, totals.rows)
             for index, produced in result.winners.items():
                 assert produced.attempt == state.results[name].production.winners[index]
                 assert produced.attempt == state.results[name].produced(index).attempt

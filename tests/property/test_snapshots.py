@@ -211,8 +211,8 @@ def test_a_shape_that_has_grown_takes_old_values() -> None:
 def test_a_result_is_stored_without_its_groups() -> None:
     """The record of a result has the fields of its groups as its own, in an order that stays."""
     first = "registered accepted attempts running streams winners superseded"
-    then = "before reproducing waiting consumed written reads completions complete"
-    last = "expires_ms tracked released deleted chosen"
+    then = "before reproducing waiting consumed written reads completions lost_partitions lost_rows"
+    last = "complete expires_ms tracked released deleted chosen"
     schema = json.loads(container._schema_of(ResultState))
     assert f"{first} {then} {last}".split() == [part["name"] for part in schema["fields"]]
 

@@ -47,7 +47,7 @@ function exchangeTiles({ exchange: it, job }) {
     el("p", {}, pill(it), " ", el("bdi", {}, brief(it.label)), `, ${count(it.partitions)} × ${count(it.subpartitions)}`, inputs.length ? " from " : "", inputs, it.released === null ? "" : `, released: ${it.released}`),
     progress(it.reached, it.partitions, true), el("p", { class: "dim", id: "known" }, known.join(" · ")),
     el("div", { class: "tiles" },
-      tile("consumable now", `${count(it.consumable_now)} of ${count(it.partitions)}`, `${count(it.consumable)} so far: a partition that was made again counts again`),
+      tile("consumable now", `${count(it.consumable_now)} of ${count(it.partitions)}`),
       tile("rows", count(it.rows)), tile("stored", bytes(it.stored_bytes)), tile("subpartitions read", `${count(it.consumed)} of ${count(it.subpartitions)}`),
       tile("read", bytes(it.read_bytes)), tile("puts, gets", `${count(it.puts)}, ${count(it.gets)}`),
       it.way ? tile("gets expected", count(it.predicted_gets)) : null, it.way ? tile("time to read expected", span(it.predicted_ms)) : null,

@@ -103,13 +103,13 @@ class PlanTree:
 def _volumes(state: ResultState) -> tuple[list[int], list[int], list[int]]:
     """Return the rows and bytes that were written, each partition apart if there are not too many,
     and the bytes that were read, if any were."""
-    written, partitions = state.totals.written, state.registered.partitions
-    rows, sizes = [written.rows], [written.stored_bytes]
-    if written.partitions == len(state.production.winners) == partitions <= _PARTITIONS_MAX:
+    totals, partitions = state.totals, state.registered.partitions
+    rows, sizes = [totals.rows], [totals.written.stored_bytes]
+    if totals.partitions == len(state.production.winners) == partitions <= _PARTITIONS_MAX:
         produced = [state.produced(number) for number in range(partitions)]
         rows = [each.rows for each in produced]
         sizes = [each.size_bytes for each in produced]
-    reads = state.totals.reads
+    reads = totals.reads
     return rows, sizes, [reads.read_bytes] if reads.subpartitions else []
 
 
