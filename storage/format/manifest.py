@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from .segment import Longs, SegmentIndex, Sums, fetch_index
 AnnouncedSegment: TypeAlias = tuple[AttemptId, SegmentSummary]
 
 FETCHES_AT_ONCE = 16  # of indexes that were too large for an event
+_LARGEST_NUMBERS = 1 << 19  # 4 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,18 @@ class PlacedResult:
             rows[reach] += placed.source.rows
             sizes[reach] += placed.source.sizes
         return rows, sizes
+
+    def largest(self, partitions: int) -> Mapping[int, Longs]:
+        """Return the stored bytes of the largest subpartitions by partition: of all subpartitions,
+        or of as many as `_LARGEST_NUMBERS` allow."""
+        count = max(1, _LARGEST_NUMBERS // partitions)
+        wanted = np.sort(np.argsort(self.totals()[1])[-count:])
+        sizes = np.zeros((partitions, len(wanted)), np.int64)
+        for placed in self.segments:
+            first, source = placed.first, placed.source
+            near = slice(*np.searchsorted(wanted, (first, first + len(source.sizes))))
+            sizes[source.attempt.partition.index, near] += source.sizes[wanted[near] - first]
+        return dict(zip(wanted.tolist(), sizes.T, strict=True))
 
     def part(self, first: int, count: int) -> Manifest:
         """Return the manifest of some neighbouring subpartitions."""

@@ -13,7 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
+from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges.placing import placed_now
 from headgate.connectors.spark.jvm.scheduler import await_listeners
+from headgate.connectors.spark.queries import runner
+from headgate.connectors.spark.queries.adaptive import parts_of
 from headgate.connectors.spark.queries.partition_ids import PartitionIds
 from headgate.connectors.spark.queries.query_stages import QueryStages
 from headgate.connectors.spark.queries.runner import QueryRunner
@@ -118,6 +122,30 @@ def test_what_is_read_beside_pieces_is_not_hashed_either(
                 assert expected == told(asked), f"{name} {how_asked}"
             hg.release(inside)
         cached.unpersist()
+    hg.release(out)
+
+
+def test_a_result_is_placed_once(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The indexes of a result are read once, however many of its subpartitions are cut."""
+    left = spark.range(0, 6_000, 1, 6).selectExpr("id % 3 k", "sha1(cast(id as string)) x")
+    right = spark.range(0, 60, 1, 3).selectExpr("id k", "id y")
+    placed, cut = list[Any](), set[int]()
+
+    def counted(*given: Any) -> Any:
+        placed.append(given)
+        return placed_now(*given)
+
+    def noting(sizes: Any, adapting: Any, cuts: Any) -> Any:
+        cut.update(*cuts)
+        return parts_of(sizes, adapting, cuts)
+
+    monkeypatch.setattr(exchange, "placed_now", counted)
+    monkeypatch.setattr(runner, "parts_of", noting)
+    with setting(spark, SKEW | {"spark.sql.shuffle.partitions": "50"}):
+        out = hg.offload(left.join(right.hint("merge"), "k"))
+    assert (3, 2) == (len(cut), len(placed))
     hg.release(out)
 
 

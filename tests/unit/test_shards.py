@@ -49,6 +49,12 @@ def placed(whole: Manifest) -> PlacedResult:
     return PlacedResult.of(replace(whole, sources=()), segments)
 
 
+def of(subpartition: int, segment: PlacedSegment) -> int:
+    """Return the bytes of a subpartition in one object."""
+    inside = subpartition - segment.first in range(len(segment.source.sizes))
+    return int(segment.source.sizes[subpartition - segment.first]) if inside else 0
+
+
 def same(expected: Manifest, actual: Manifest) -> None:
     assert (expected.first, expected.count) == (actual.first, actual.count)
     for left, right in zip(expected.sources, actual.sources, strict=True):
@@ -164,6 +170,11 @@ def test_objects_of_a_few_subpartitions_are_found_by_their_readers(
         segments.append(PlacedSegment(reach.start, trimmed))
     result = PlacedResult.of(replace(whole, sources=()), tuple(segments))
     rows, sizes = result.totals()
+    for at, by_partition in result.largest(len(segments)).items():
+        assert [of(at, each) for each in segments] == by_partition.tolist()
+    assert list(range(subpartitions)) == list(result.largest(len(segments)))
+    (largest,) = result.largest(1 << 19)  # so many partitions leave room for one
+    assert sizes.max() == sizes[largest]
     cuts = sorted({0, subpartitions, *(min(border, subpartitions) for border in borders)})
     for first, last in pairwise(cuts):
         part = result.part(first, last - first)

@@ -14,7 +14,6 @@ from itertools import count
 from math import inf
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -30,7 +29,6 @@ from ....control.ids import ResultId
 from ....control.model.state import JobState, ResultState
 from ....storage.format.layout import Layout
 from ....storage.format.manifest_shards import store_manifest
-from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, choose, predict, puts
 from ..jvm.catalyst import CatalystDoor
 from ..jvm.pages.query_page import QueryPage
@@ -361,14 +359,6 @@ class Exchanger:
         self._note(frame, written)
         return frame
 
-    def held(self, written: StoredExchange, subpartition: int) -> Longs:
-        """Return the bytes of one subpartition that come from each partition."""
-        sizes = np.zeros(written.descriptor.partitions, np.int64)
-        placed, _ = placed_now(self.job_context, written.descriptor)
-        for source in placed.part(subpartition, 1).sources:
-            sizes[source.attempt.partition.index] += source.sizes[0]
-        return sizes
-
     def _note(self, frame: DataFrame, written: StoredExchange) -> None:
         if self.door is not None:
             self.job_context.known.add(self.door.rows_behind(frame)[1], [written])
@@ -401,7 +391,8 @@ class Exchanger:
         layout = Layout(worker.root, descriptor.job)
         shipped = store_manifest(store, layout, placed, completions)
         read = ReadTask(worker, shipped, schema)
-        return StoredExchange(descriptor, read, ordered, *placed.totals())
+        largest = placed.largest(descriptor.partitions)
+        return StoredExchange(descriptor, read, ordered, *placed.totals(), largest)
 
 
 def description(result: ResultId, label: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....control.contract import ShuffleDescriptor, ShuffleMaster
@@ -30,6 +30,8 @@ class StoredExchange:
     """Rows of each subpartition."""
     sizes: Longs
     """Bytes of each subpartition."""
+    largest: Mapping[int, Longs]
+    """Bytes of the largest subpartitions by partition."""
 
 
 @dataclass(slots=True)

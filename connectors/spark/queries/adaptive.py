@@ -140,6 +140,16 @@ def pieces(by_partition: Longs, sizes: Longs, adapting: AdaptiveSettings) -> lis
     return list(_together(by_partition.tolist(), max(adapting.target_bytes, usual)))
 
 
+def skew_cuts(
+    largest: Mapping[int, Longs], sizes: Longs, adapting: AdaptiveSettings
+) -> dict[int, list[range]]:
+    """Return the pieces of the skewed subpartitions that are to be cut. `largest` has the
+    bytes by partition of the largest subpartitions."""
+    at_skewed = (at for at in skewed(sizes, adapting) if at in largest)
+    cuts = {at: pieces(largest[at], sizes, adapting) for at in at_skewed}
+    return {at: cut for at, cut in cuts.items() if len(cut) > 1}
+
+
 def _evenly(
     sizes: Sequence[int], most: float, alone: Container[int], slots: int
 ) -> Sequence[range]:

@@ -30,7 +30,7 @@ from ..tasks.exchange_tasks import ReaderTask, ReadTask
 from ..tasks.grouped.group_task import GroupTask
 from ..tasks.partial_aggregates import MergeTask, may_gain
 from ..types import check
-from .adaptive import check_parts, parts_of, pieces, skewed
+from .adaptive import check_parts, parts_of, skew_cuts
 from .exchange_finder import made_of_one, may_cut
 from .exchange_nodes import KINDS, ROUND_ROBIN, Group, Mark, Plan, Shuffle, refused, through
 from .planner import Planner, Query
@@ -325,22 +325,15 @@ class QueryRunner:
         adapting, door = self._plans.adapting, self._exchanger.door
         assert door is not None
         written = [self._done(member).written for member in group.shuffles]
-        cuts = [self._pieces(*each) for each in zip(written, may_cut(door.jvm, group), strict=True)]
+        cuts = [
+            skew_cuts(exchange.largest, exchange.sizes, adapting) if is_cut else {}
+            for exchange, is_cut in zip(written, may_cut(door.jvm, group), strict=True)
+        ]
         parts = parts_of([exchange.sizes for exchange in written], adapting, cuts)
         partitions = [exchange.descriptor.partitions for exchange in written]
         check_parts(parts, group.shuffles[0].node.count, partitions)
         for shuffle, shuffle_parts in zip(group.shuffles, parts, strict=True):
             shuffle.reading = replace(shuffle.reading, parts=shuffle_parts)
-
-    def _pieces(self, written: StoredExchange, is_cut: bool) -> dict[int, list[range]]:
-        if not is_cut:
-            return {}
-        adapting, sizes = self._plans.adapting, written.sizes
-        cuts = {
-            at: pieces(self._exchanger.held(written, at), sizes, adapting)
-            for at in skewed(sizes, adapting)
-        }
-        return {at: cut for at, cut in cuts.items() if len(cut) > 1}
 
     def _scan(
         self,
