@@ -23,7 +23,7 @@ from . import types as ev
 
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
-VERSION = 5
+VERSION = 6
 KIND_HEADER = "headgate-type"
 
 _COUNT_MAX = 1 << 56  # rows, bytes, requests or objects in one event
@@ -133,7 +133,7 @@ _CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
         ev.ResultRegistered: _beyond_result,
         ev.SegmentProduced: lambda body: _beyond_segments(body.segment),
         ev.Produced: lambda body: (
-            _beyond_segments(*body.segments) or _beyond_counts(body.throttled)
+            _beyond_segments(*body.segments) or _beyond_counts(body.throttled, body.plain_bytes)
         ),
         ev.Consumed: lambda body: _beyond_counts(
             body.rows, body.read_bytes, body.requests, body.throttled

@@ -99,6 +99,8 @@ class Produced:
     """A hash of the content, None if it was not computed."""
     throttled: int = 0
     """The answers by which the store asked the writer for fewer requests."""
+    plain_bytes: int = 0
+    """The bytes of the rows without compression, 0 if they were not counted."""
 
     @property
     def rows(self) -> int:

@@ -46,6 +46,7 @@ class SegmentWriter:
         self._spill = None if deployment.pipelined else Spill.of(clients)
         self._unsorted_rows = 0
         self._held_bytes = 0
+        self._plain_bytes = 0
         self._summaries: list[SegmentSummary] = []
         self._content = xxhash.xxh3_64()  # of rows and checksums, without the attempt's name
         self._rows = None if deployment.ordered else Fingerprint(deployment.subpartitions)
@@ -69,6 +70,7 @@ class SegmentWriter:
             raise Invalid(f"batch of schema {batch.schema}, expected {self._deployment.schema}")
         if not batch.num_rows:
             return
+        self._plain_bytes += batch.nbytes
         size_bytes = max(batch.nbytes, batch.num_rows)  # rows without columns count, too
         if self._held_bytes and self._held_bytes + size_bytes > SEGMENT_BYTES_MAX:
             self._flush()
@@ -100,7 +102,13 @@ class SegmentWriter:
         self._close()
         content = self._rows.digest() if self._rows else signed(self._content.intdigest())
         throttled = self._clients.throttled.take("puts", "heads")
-        produced = Produced(self._deployment.attempt, tuple(self._summaries), content, throttled)
+        produced = Produced(
+            self._deployment.attempt,
+            tuple(self._summaries),
+            content,
+            throttled,
+            self._plain_bytes,
+        )
         receipt = self._clients.log.append(self._announcer.fact(produced))
         receipt.offset(self._clients.runtime.deadline())
         return produced

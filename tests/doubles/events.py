@@ -84,7 +84,7 @@ COUNTS = st.integers(0, codec._COUNT_MAX)
 BOUNDED: Mapping[type, Mapping[str, st.SearchStrategy[Any]]] = {
     ResultRegistered: {"result": NAMES, "partitions": PARTS, "subpartitions": PARTS},
     SegmentSummary: {"rows": COUNTS, "size_bytes": COUNTS},
-    Produced: {"throttled": COUNTS},
+    Produced: {"throttled": COUNTS, "plain_bytes": COUNTS},
     Consumed: {"rows": COUNTS, "read_bytes": COUNTS, "requests": COUNTS, "throttled": COUNTS},
     WayChosen: {"gets": COUNTS, "ms": COUNTS},
     Deleted: {"objects": COUNTS},

@@ -476,3 +476,19 @@ def test_few_rows_are_broadcast_instead_of_exchanged(
         assert sorted(df.collect()) == sorted(out.collect())
     assert (stored, reused) == (len(done.exchanges), done.reused), hg.explain(out)
     hg.release(out)
+
+
+def test_a_side_is_broadcast_by_its_bytes_in_memory(spark: SparkSession, hg: Headgate) -> None:
+    """A side whose text takes little room in the store, and much in memory, is joined as Spark
+    joins it: not by a broadcast."""
+    wide = "select id % 50 k, repeat(cast(id % 7 as string), 400) t from range(0, 30000, 1, 4)"
+    df = spark.sql(
+        f"select a.id, b.t from range(0, 30000, 1, 4) a join ({wide} where id % 10 = 3) b"
+        " on a.id = b.k"
+    )
+    with setting(spark, {"spark.sql.autoBroadcastJoinThreshold": "200k"}):
+        out = hg.offload(df)
+    plan = hg._queries.finished[out].plan
+    assert "Broadcast" not in plan
+    assert df.count() == out.count()
+    hg.release(out)

@@ -1,4 +1,5 @@
-"""A writer whose start the log does not confirm stores nothing."""
+"""A writer whose start the log does not confirm stores nothing, and bytes are counted before they
+are compressed."""
 
 from __future__ import annotations
 
@@ -68,3 +69,23 @@ def test_nothing_is_put_before_the_start_is_confirmed(
     stored = list(store.list(""))
     environment.close()
     assert [] == stored
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 8 * ROWS], ids=["last", "each batch"])
+@pytest.mark.parametrize("folder", [lambda path: None, lambda path: path], ids=["memory", "files"])
+def test_bytes_are_stated_as_they_were_before_compression(
+    tmp_path: Path, segment_bytes: int, folder: Callable[[Path], Path | None]
+) -> None:
+    """A partition states the bytes of its rows without compression, in any number of segments."""
+    store, runtime = MemoryBlobStore({}), Runtime(folder=folder(tmp_path))
+    limits = Limits(segment_bytes=segment_bytes)
+    environment = ObjectStoreEnvironment(
+        JOB, MemoryEventLog(), store, "root", limits, runtime=runtime
+    )
+    deployment = ResultPartitionDeployment(attempt_of(0), 1, SCHEMA, "zstd")
+    writer = environment.create_result_partition_writer(deployment)
+    for _ in range(3):
+        writer.write(pa.record_batch([pa.array([7] * ROWS)], SCHEMA), np.zeros(ROWS, np.int32))
+    produced = writer.finish()
+    environment.close()
+    assert 3 * 8 * ROWS == produced.plain_bytes > 4 * produced.size_bytes

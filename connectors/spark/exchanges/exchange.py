@@ -359,6 +359,14 @@ class Exchanger:
         self._note(frame, written)
         return frame
 
+    def plain_bytes(self, written: StoredExchange) -> int:
+        """Return the size of an exchange's rows without compression. A task of an older version
+        does not state it: its stored bytes count."""
+        state = self.job_context.master.state(self.job_context.worker.job)
+        result = state.results[written.descriptor.result]
+        produced = map(result.produced, range(written.descriptor.partitions))
+        return sum(each.plain_bytes or each.size_bytes for each in produced)
+
     def _note(self, frame: DataFrame, written: StoredExchange) -> None:
         if self.door is not None:
             self.job_context.known.add(self.door.rows_behind(frame)[1], [written])

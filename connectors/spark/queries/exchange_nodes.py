@@ -168,10 +168,8 @@ class Mark:
     """The exchange as it began; equal exchanges of all plans share its mark."""
     rows: int = -1
     """The number of its rows, -1 until it is done."""
-    stored_bytes: int = 0
-    """The size of its rows as they are stored, known when it is done."""
-    size_bytes: int = -1
-    """The estimated size of its rows, -1 until it is asked for."""
+    plain_bytes: int = 0
+    """The size of its rows without compression, known when it is done."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,11 +230,10 @@ class Planner:
         return min(self.estimate_bytes(shuffle), read_bytes)
 
     def size_bytes(self, mark: Mark) -> int:
-        """Return the size of the rows of an exchange that is done, by Spark's default sizes of
-        their types: at least what is stored, for lists may be long."""
-        if mark.size_bytes < 0:
-            mark.size_bytes = max(self.sized(mark.rows, mark.first), mark.stored_bytes)
-        return mark.size_bytes
+        """Return the size of the rows of an exchange that is done, as Spark counts its own rows: in
+        memory, where each column takes at least eight bytes."""
+        columns = len(mark.first.node.given)
+        return 8 * mark.rows + max(8 * mark.rows * columns, mark.plain_bytes)
 
     def sized(self, rows: int, shuffle: Shuffle) -> int:
         """Return the size of so many rows of an exchange, by the default sizes of their types."""

@@ -234,7 +234,8 @@ class QueryRunner:
         ended = {mark: run for mark, run in self._runs.items() if mark.rows < 0 and run.done()}
         for mark, run in ended.items():
             written = run.result().written
-            mark.rows, mark.stored_bytes = int(written.rows.sum()), int(written.sizes.sum())
+            mark.plain_bytes = self._exchanger.plain_bytes(written)
+            mark.rows = int(written.rows.sum())
         new = [shuffle for shuffle in plan.shuffles if shuffle.mark in ended]
         return limit >= 0 and (
             any(self._changes_plan(shuffle, limit) for shuffle in new)
@@ -255,7 +256,7 @@ class QueryRunner:
         if read is None or read not in new or read.mark is None:
             return False
         size_bytes = self._plans.sized(read.mark.rows, shuffle)
-        return max(size_bytes, read.mark.stored_bytes) <= limit
+        return max(size_bytes, read.mark.plain_bytes) <= limit
 
     def _fits(self, shuffle: Shuffle, limit: int) -> bool:
         mark = shuffle.mark if shuffle.is_done else None
