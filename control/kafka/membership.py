@@ -61,8 +61,8 @@ class KafkaMembership(KafkaTransactions):
     def __init__(
         self, slot: str, holder: Holder, clients: KafkaClients, step_ms_max: int = _STEP_MS_MAX
     ) -> None:
-        producer = clients.decider(clients.settings.slot(slot), step_ms_max)
-        super().__init__(producer, clients, f"slot {slot}")
+        name = clients.settings.slot(slot)
+        super().__init__(lambda: clients.decider(name, step_ms_max), clients, f"slot {slot}")
         self.rejected = 0
         self._holder = holder
         self._held: dict[int, _Held] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from weakref import WeakMethod
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Message, Producer
 
@@ -33,9 +34,18 @@ def produce(
 ) -> None:
     """Hand a record to the client, which calls `settle` when the broker has answered.
 
+    The client keeps what it is to call until then, which may be never. So it does not keep the
+    owner of `settle`, who keeps the client: neither would ever end.
+
     Raises:
         Unavailable: too many records wait for an answer.
     """
+    owner = WeakMethod(settle)
+
+    def report(error: KafkaError | None, message: Message) -> None:
+        if (settle := owner()) is not None:
+            settle(error, message)
+
     try:
         producer.produce(
             place.topic,
@@ -43,7 +53,7 @@ def produce(
             key.encode(),
             partition=place.partition,
             headers=dict(headers),
-            on_delivery=settle,
+            on_delivery=report,
         )
     except BufferError as exc:
         raise Unavailable(f"too many records wait for {place} to confirm them") from exc

@@ -1,7 +1,8 @@
 """Steps of decisions on Kafka. Each step is one transaction.
 
 Guarantees that a reader sees nothing of a step that did not commit, and that a fenced holder gets
-`Fenced`. So does a holder whose step the broker ended because it was open for too long.
+`Fenced`. So does a holder whose step the broker ended because it was open for too long. A holder
+that is closed leaves neither threads nor connections, whatever has become of its steps.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from threading import Thread
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from ..clock import PACE, Deadline
-from ..errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
+from ..errors import Closed, Fenced, HeadgateError, OutcomeUnknown, Unavailable
 from ..events import codec
 from ..events.types import Event
 from ..ids import JobId
@@ -40,16 +40,28 @@ _TOO_LARGE = frozenset(["MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_
 class KafkaTransactions:
     """The steps of one holder of a transactional id."""
 
-    def __init__(self, producer: Producer, clients: KafkaClients, what: str) -> None:
+    def __init__(self, make: Callable[[], Producer], clients: KafkaClients, what: str) -> None:
         self._clients = clients
         self._what = what
         self._begun = False
         self._aborting = False
-        self._producer = producer
+        self._client: Producer | None = make()
         self._ended: tuple[type[HeadgateError], str] | None = None  # the producer, by this error
         self._refusal: KafkaError | None = None  # the error of the step's first refused record
-        with clients.translated(f"opening the decisions of {what}"):
-            self._persist(self._producer.init_transactions, self._deadline())
+        try:
+            with clients.translated(f"opening the decisions of {what}"):
+                deadline = self._deadline()
+                self._persist(lambda left_s: self._producer.init_transactions(left_s), deadline)
+        except BaseException:
+            self._client = None
+            raise
+
+    @property
+    def _producer(self) -> Producer:
+        """Return the client. No frame of ours holds it: an error that somebody keeps would too."""
+        if self._client is None:
+            raise Closed(f"the steps of {self._what} are closed")
+        return self._client
 
     def begin(self) -> None:
         assert not self._begun, "the former step is still open"
@@ -94,6 +106,7 @@ class KafkaTransactions:
             self._begun = False
             with suppress(KafkaException):
                 self._producer.abort_transaction(_CLOSE_S_MAX)
+        self._client = None  # the client ends with the last reference
 
     def _commit(self, offsets: list[TopicPartition], group: Any) -> None:
         """Commit the step together with `offsets`.
@@ -117,8 +130,9 @@ class KafkaTransactions:
         producer alive, because closing the producer would wait for ever too.
         """
         answer: Future[None] = Future()
-        call = partial(self._producer.send_offsets_to_transaction, offsets, group, left_s)
-        Thread(target=_answer, args=(answer, call), daemon=True).start()
+        asked = answer, self._producer, offsets, group, left_s
+        Thread(target=_answer, args=asked, daemon=True).start()
+        del asked
         try:
             answer.result(min(left_s, _STEP_S_MAX) + REQUEST_S_MIN)
         except TimeoutError:
@@ -130,7 +144,7 @@ class KafkaTransactions:
 
     def _end(self, deadline: Deadline) -> None:
         try:
-            self._persist(self._producer.commit_transaction, deadline)
+            self._persist(lambda left_s: self._producer.commit_transaction(left_s), deadline)
             self._begun = False
         except KafkaException as exc:
             error = exc.args[0]
@@ -190,7 +204,8 @@ class KafkaTransactions:
         """Abort the step, or finish an abort that timed out before."""
         if self._aborting:
             with self._translated("abort"):
-                self._persist(self._producer.abort_transaction, self._deadline())
+                deadline = self._deadline()
+                self._persist(lambda left_s: self._producer.abort_transaction(left_s), deadline)
             self._aborting = False
 
     def _cause(self, error: KafkaError) -> KafkaError:
@@ -230,11 +245,17 @@ def _is_fatal(error: KafkaError) -> bool:
     return error.fatal() or error.code() == KafkaError._FATAL
 
 
-def _answer(answer: Future[None], call: Callable[[], None]) -> None:
+def _answer(
+    answer: Future[None],
+    producer: Producer,
+    offsets: list[TopicPartition],
+    group: Any,
+    left_s: float,
+) -> None:
     try:
-        call()
+        producer.send_offsets_to_transaction(offsets, group, left_s)
     except BaseException as exc:
-        answer.set_exception(exc)
+        answer.set_exception(exc.with_traceback(None))  # its frame, this one, holds the client
     else:
         answer.set_result(None)
 
@@ -247,7 +268,7 @@ class KafkaDecisions(KafkaTransactions):
         with closing(clients.consumer(name)) as consumer:
             self._group = consumer.consumer_group_metadata()
         self._place = clients.place(job)
-        super().__init__(clients.decider(name), clients, f"job {job}")
+        super().__init__(lambda: clients.decider(name), clients, f"job {job}")
 
     def commit(self, position: int) -> None:
         place = TopicPartition(self._place.topic, self._place.partition, position)

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from headgate.control.clock import SYSTEM_CLOCK
+from tests.doubles.loads import HOURS, grown, loads
 
 from .place import Place, open_place
 from .plan import APPLICATIONS, FAULTS, plan
@@ -33,14 +34,16 @@ def main() -> int:
     folder = Path(mkdtemp(prefix="headgate-chaos-"))
     begun_s = SYSTEM_CLOCK.monotonic_s()
     with open_place(folder) as place:
+        before = loads(place.masters.pids())
         outcomes = rounds(place, given)
         left = [place.ask("fsck"), place.ask("audit", "verify")]
+        left += grown(before, place.masters.pids(), HOURS)
     wrong = sum(bool(outcome.wrong) for outcome in outcomes)
     for what, number in sorted(Counter(outcome.round.what for outcome in outcomes).items()):
         print(f"{number:>5} {what}")
     took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
     print(f"{len(outcomes)} rounds of seed {given.seed} in {took_s:.0f} s, {wrong} went wrong")
-    print(*filter(None, left), sep="\n", end="")
+    print(*filter(None, left), sep="\n")
     if wrong or any(left):
         print(f"what everybody said is in {folder}", file=sys.stderr)
         return 1

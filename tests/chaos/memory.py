@@ -1,19 +1,16 @@
-"""The memory of processes over hours: sampled, compared with a bound, and drawn."""
+"""The memory, threads and descriptors of processes over hours: sampled, compared, and drawn."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 
-import psutil
-
 from headgate.control.clock import SYSTEM_CLOCK
+from tests.doubles.loads import HOURS, Load, loads
 
 SAMPLE_S = 5.0
-GROWS_MAX, GROWS_MIB_MAX = 1.15, 16.0
 _WIDTH, _HEIGHT, _EDGE, _LINE = 960, 360, 56, 16
 _COLOURS = ("#1b6ca8", "#c8553d", "#588157", "#8e6c8a", "#b08900", "#2a9d8f", "#6c757d", "#d1495b")
 
@@ -22,10 +19,10 @@ Life = tuple[str, int]  # the owner of a process, and its pid
 
 @dataclass
 class Samples:
-    """The memory that each process held, in MiB, by second."""
+    """The load of each process by second."""
 
     pids: Callable[[], Mapping[str, int]]
-    lives: dict[Life, list[tuple[float, float]]] = field(default_factory=dict)
+    lives: dict[Life, list[tuple[float, Load]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._ended = threading.Event()
@@ -43,30 +40,30 @@ class Samples:
         for (name, pid), points in self.lives.items():
             if points[0][0] > end_s / 4 or points[-1][0] < end_s - 3 * SAMPLE_S:
                 continue
-            early = median(mib for at_s, mib in points if end_s / 4 <= at_s <= end_s / 2)
-            late = median(mib for at_s, mib in points if at_s >= 3 * end_s / 4)
-            if late > GROWS_MAX * early + GROWS_MIB_MAX:
-                yield f"{name} ({pid}) grew from {early:.0f} to {late:.0f} MiB"
+            early = _usual([load for at_s, load in points if end_s / 4 <= at_s <= end_s / 2])
+            late = _usual([load for at_s, load in points if at_s >= 3 * end_s / 4])
+            if growth := late.growth(early, HOURS):
+                yield f"{name} ({pid}) has grown: {growth}"
 
     def _run(self) -> None:
         while not self._ended.wait(SAMPLE_S):
             at_s = SYSTEM_CLOCK.monotonic_s() - self._begun_s
-            for name, pid in self.pids().items():
-                if mib := resident_mib(pid):
-                    self.lives.setdefault((name, pid), []).append((at_s, mib))
+            for life, load in loads(self.pids()).items():
+                self.lives.setdefault(life, []).append((at_s, load))
 
 
-def resident_mib(pid: int) -> float:
-    """Return the resident memory of a process, or 0 when it has ended."""
-    with suppress(psutil.NoSuchProcess):
-        return float(psutil.Process(pid).memory_info().rss / (1 << 20))
-    return 0.0
+def _usual(samples: list[Load]) -> Load:
+    return Load(
+        round(median(load.threads for load in samples)),
+        round(median(load.descriptors for load in samples)),
+        median(load.mib for load in samples),
+    )
 
 
-def drawn(lives: Mapping[Life, list[tuple[float, float]]]) -> str:
-    """Return a picture with a line for each process, and a colour for each owner."""
+def drawn(lives: Mapping[Life, list[tuple[float, Load]]]) -> str:
+    """Return a picture of the memory with a line for each process, and a colour for each owner."""
     end_s = max(at_s for points in lives.values() for at_s, _ in points)
-    top_mib = max(mib for points in lives.values() for _, mib in points)
+    top_mib = max(load.mib for points in lives.values() for _, load in points)
     names = sorted({name for name, _ in lives})
     colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(names)}
     x_of = (_WIDTH - 2 * _EDGE) / end_s
@@ -85,7 +82,7 @@ def drawn(lives: Mapping[Life, list[tuple[float, float]]]) -> str:
         at_min = f"{part * end_s / 240:.0f} min"
         parts.append(f'<text x="{x:.0f}" y="{_HEIGHT - _EDGE + 20}">{at_min}</text>')
     for (name, _), points in lives.items():
-        places = [(_EDGE + s * x_of, _HEIGHT - _EDGE - mib * y_of) for s, mib in points]
+        places = [(_EDGE + s * x_of, _HEIGHT - _EDGE - load.mib * y_of) for s, load in points]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colours[name]}"/>')
     for at, name in enumerate(names):

@@ -2,8 +2,8 @@
 
 Applications of one session run side by side on services of their own, whose log forgets within
 minutes. Processes are killed and paused, and connections are cut. Prints each fault and then every
-error, and draws the memory of drivers and masters. Ends with 1 if there is an error, and then keeps
-the folder with all output.
+error, and draws the memory of drivers and masters, whose growth is an error. Ends with 1 if there
+is an error, and then keeps the folder with all output.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 
 from headgate.control.contract import SESSION
 
+from ..doubles.loads import Load
 from .memory import Samples, drawn
 from .plan import (
     ACTION,
@@ -127,18 +128,22 @@ def test_hours_have_every_fault() -> None:
     assert met == wanted - {(at, "driver", KILLED) for at in (1, 3)}
 
 
-def test_memory_that_grows_is_told() -> None:
-    """A process is compared with its memory in the second quarter, if it lived then."""
+def test_what_grows_is_told() -> None:
+    """A process is compared with what it held in the second quarter, if it lived then."""
     life, end = range(0, 1_000, 5), 1_000.0
     samples = Samples(dict)
     samples.lives = {
-        ("flat", 1): [(at, 100.0 + at % 10) for at in life],
-        ("late", 2): [(at, 100.0 + at) for at in life if at > end / 2],
-        ("gone", 3): [(at, 100.0 + at) for at in life if at < end / 2],
-        ("leaks", 4): [(at, 100.0 + at / 10) for at in life],
+        ("flat", 1): [(at, Load(9, 30, 100.0 + at % 10)) for at in life],
+        ("late", 2): [(at, Load(9, 30, 100.0 + at)) for at in life if at > end / 2],
+        ("gone", 3): [(at, Load(9, 30, 100.0 + at)) for at in life if at < end / 2],
+        ("leaks", 4): [(at, Load(9, 30, 100.0 + at / 10)) for at in life],
+        ("opens", 5): [(at, Load(9 + at // 25, 30 + at // 20, 100.0)) for at in life],
     }
     samples.close()
-    assert ["leaks (4) grew from 137 to 187 MiB"] == list(samples.growing())
+    assert [
+        "leaks (4) has grown: mib from 137 to 187",
+        "opens (5) has grown: threads from 24 to 44, descriptors from 48 to 73",
+    ] == list(samples.growing())
     picture = ElementTree.fromstring(drawn(samples.lives))
     lines = [element for element in picture if element.tag.endswith("polyline")]
     assert len(lines) == len(samples.lives)

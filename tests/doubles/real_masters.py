@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.errors import Unavailable
 from headgate.control.events.types import Recorded
 from headgate.control.ids import JobId, ResultId
 from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.log import StateRecord
 from headgate.infra.devstack import stack
+
+from ..link import Link
+from .loads import steady
 
 PARTITIONS = 2
 LIMIT_S = 30.0
@@ -56,3 +61,26 @@ def log() -> Iterator[KafkaEventLog]:
 
 def events_of(log: KafkaEventLog, job: JobId) -> list[Recorded]:
     return [r for r in log.read_all(Deadline.after(LIMIT_S)) if r.event.job == job]
+
+
+def give_up_steps(settings: KafkaSettings, link: Link) -> None:
+    """Lose the broker inside of several steps, and assert that none leaves anything behind, though
+    their errors are kept."""
+    errors = []
+    with closing(KafkaEventLog(replace(settings, request_timeout_s=0.4))) as log:
+
+        def give_up(job: str) -> None:
+            decisions = log.open_decisions(JobId(job))
+            decisions.begin()
+            link.cut()
+            decisions.keep(StateRecord(job, b"unsent"))
+            with pytest.raises(Unavailable) as caught:
+                decisions.commit(0)
+            errors.append(caught.value)
+            link.mend()
+            decisions.close()
+
+        give_up("first")
+        with steady():
+            for number in range(5):
+                give_up(f"job-{number}")

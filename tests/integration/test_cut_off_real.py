@@ -11,16 +11,19 @@ import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
-from headgate.control.errors import Fenced
+from headgate.control.errors import Fenced, Unavailable
 from headgate.control.events.types import Produced, SegmentSummary
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka.log import KafkaEventLog
+from headgate.control.log import StateRecord
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.storage.stores.files import FileBlobStore
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
-from ..doubles.real_masters import LIMIT_S, Context, events_of, wait_for
+from ..doubles.loads import steady
+from ..doubles.real_masters import LIMIT_S, Context, events_of, give_up_steps, wait_for
 from ..link import Link
 
 pytestmark = pytest.mark.real
@@ -79,3 +82,33 @@ def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
     first.close()
     second.close()
     far.close()
+
+
+def test_steps_that_are_given_up_leave_nothing(log: KafkaEventLog, link: Link) -> None:
+    """A step whose broker does not answer leaves neither threads nor descriptors behind."""
+    give_up_steps(replace(log._settings, bootstrap=link.bootstrap), link)
+
+
+def test_masters_that_join_again_leave_nothing(log: KafkaEventLog, link: Link) -> None:
+    """A master that loses the broker inside of a step, and joins the group again, leaves neither
+    threads nor descriptors behind."""
+    far = KafkaEventLog(replace(log._settings, bootstrap=link.bootstrap, request_timeout_s=1.0))
+
+    def join() -> None:
+        me = MasterIdentity("one", "master one", SYSTEM_CLOCK, "")
+        with closing(GroupSteps(far, me, MasterSettings())) as steps:
+            while not any(partition.recovered for partition in steps._held.values()):
+                steps.step(0.1)
+            steps._membership.begin()
+            link.cut()
+            steps._membership.keep(StateRecord("job", b"unsent"))
+            with pytest.raises(Unavailable):
+                steps._membership.commit({0: 0})
+            link.mend()
+
+    with closing(far):
+        far.partition(JobId("job"))
+        join()
+        with steady():
+            for _ in range(3):
+                join()

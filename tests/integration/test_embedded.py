@@ -8,11 +8,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from headgate.control.kafka.settings import KafkaSettings
 from headgate.infra.embedded import EmbeddedStack, start_embedded
+
+from ..doubles.real_masters import give_up_steps
+from ..link import Link
 
 LIMIT_S = 30.0
 LOOPBACK = "0100007F"
@@ -73,6 +78,12 @@ def test_an_executor_reaches_broker_and_store(stack: EmbeddedStack) -> None:
         timeout=2 * LIMIT_S,
     )
     assert (done.returncode, done.stdout.split()) == (0, ["fact", "seg"]), done.stderr
+
+
+def test_steps_that_are_given_up_leave_nothing(stack: EmbeddedStack) -> None:
+    """A step whose broker does not answer leaves neither threads nor descriptors behind."""
+    with closing(Link(stack.bootstrap, "127.0.0.4")) as link:
+        give_up_steps(KafkaSettings(link.bootstrap, "given-up", embedded=True), link)
 
 
 def test_listens_on_loopback_only(stack: EmbeddedStack) -> None:

@@ -8,27 +8,38 @@ from importlib import import_module
 
 import pytest
 from pyspark.errors import SparkRuntimeException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headgate import attach
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
+from ..doubles.loads import HOURS, Load, steady
 from .conftest import build_session, real_place
+
+
+def work(spark: SparkSession) -> None:
+    with attach(spark) as hg:
+        for number in range(6):
+            pairs = spark.sparkContext.parallelize([(number, 1)], 2)
+            assert [(number, 1)] == pairs.reduceByKey(int.__add__).collect()
+        assert hg.report().native
 
 
 @pytest.mark.real
 @pytest.mark.timeout(300)
 def test_what_spark_has_forgotten() -> None:
-    """The report, and a later headgate, skip jobs whose stages Spark has already dropped."""
+    """The report, and a later headgate, skip jobs whose stages Spark has already dropped. A
+    headgate that is closed leaves nothing in driver and JVM."""
     few = {"spark.ui.retainedStages": "2", "spark.headgate.sql.enabled": "true"}
     spark = build_session(real_place(), "local[2]", **few)
     try:
-        for _ in range(2):
-            with attach(spark) as hg:
-                for number in range(6):
-                    pairs = spark.sparkContext.parallelize([(number, 1)], 2)
-                    assert [(number, 1)] == pairs.reduceByKey(int.__add__).collect()
-                assert hg.report().native
+        work(spark)
+        jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+        spark_pools = Load(200, 16, 64.0)  # two pools of the block manager grow to 100 threads
+        with steady(more=HOURS), steady(lambda: {"JVM": jvm}, spark_pools):
+            for _ in range(2):
+                work(spark)
     finally:
         spark.stop()
 

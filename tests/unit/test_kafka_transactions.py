@@ -49,7 +49,7 @@ def transactions_over(**calls: Callable[..., object]) -> KafkaTransactions:
     """Return transactions over a client with these calls. Every other call does nothing."""
     producer = SimpleNamespace(**(dict.fromkeys(CALLS, lambda *_, **__: None) | calls))
     clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    return KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    return KafkaTransactions(lambda: cast(Producer, producer), clients, "slot a")
 
 
 def test_a_call_that_never_comes_back_is_left_behind() -> None:
