@@ -25,6 +25,7 @@ from ..ids import JobId, ResultId
 from ..inquiry import questions
 from ..log import EventLog
 from ..model.state import JobState, ResultState
+from ..snapshots import records
 from ..snapshots.resume import begin
 from .announcer import Announcer
 from .heartbeats import HeartbeatThread
@@ -155,11 +156,13 @@ class DriverMaster:
         return self._task_bytes(task.inputs, task.outputs)
 
     def promote_partitions(self, descriptor: ShuffleDescriptor, expires_ms: int) -> None:
+        self._check_size(descriptor)
         request = ev.PromoteRequested(descriptor.result, expires_ms, self._epoch(descriptor.job))
         if not self._answer(descriptor.job, request):
             raise Invalid(f"result {descriptor.result} is not complete, or was released")
 
     def stop_tracking_partitions(self, descriptor: ShuffleDescriptor, reason: str) -> None:
+        self._check_size(descriptor)
         request = ev.StopTrackingRequested(descriptor.result, reason, self._epoch(descriptor.job))
         if not self._answer(descriptor.job, request):
             raise Invalid(f"result {descriptor.result} was released, or is no longer tracked")
@@ -214,6 +217,18 @@ class DriverMaster:
                 f"job {job_id} has objects in {loop.store}, and this driver's store is "
                 f"{self._me.store}: name the same buckets in the same order, or give the job "
                 "another name"
+            )
+
+    def _check_size(self, descriptor: ShuffleDescriptor) -> None:
+        """Refuse to let a result outlive its job if later drivers could not read what is known of
+        such results."""
+        results = self.state(descriptor.job).results.items()
+        kept = [r for name, r in results if r.kept or name == descriptor.result]
+        if (size_bytes := sum(map(records.size_bytes, kept))) > records.KEPT_BYTES_MAX:
+            raise Invalid(
+                f"result {descriptor.result} cannot outlive its job: the log would have to keep "
+                f"{size_bytes} bytes about {len(kept)} such results, over the limit of "
+                f"{records.KEPT_BYTES_MAX}. Give it fewer partitions, or release others"
             )
 
     def _epoch(self, job_id: JobId) -> int:

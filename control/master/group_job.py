@@ -81,6 +81,11 @@ class GroupJob(JobDecider):
         """Return the next decisions to commit, at most `limit`."""
         return () if self.broken else self.ledger.unwritten(limit)
 
+    @property
+    def has_more(self) -> bool:
+        """Return True if there is something to commit without another event."""
+        return not self.broken and (self.schedule.is_writing or bool(self.ledger.unwritten(1)))
+
     def settle(self, cleared: deque[Clearing]) -> tuple[Deletion | Clearing, ...]:
         """Return the deletions to run now. The first call includes those that were ordered earlier.
         An abandoned job gets a clearing once it has no other objects to delete."""
@@ -101,15 +106,25 @@ class GroupJob(JobDecider):
         self._clearing, self._abandoned = None, clearing.failed
         return not clearing.failed
 
-    def snapshot(self, position: int) -> Snapshot | None:
-        """Return the snapshot at `position` if it is to be written now, else None. The last
-        snapshot says that nothing is left of the job, so it waits for the clearing."""
-        if self.broken or self.ledger.unwritten(1):
-            return None
-        snapshot = self.ledger.snapshot(position)
-        due = self.schedule.is_due(snapshot, self.announcer.clock.now_ms())
+    def writes_snapshot(self, position: int) -> bool:
+        """Begin the snapshot at `position` if it is due, and return True if a step of a snapshot is
+        to be written now. The last snapshot says that nothing is left of the job, so it waits for
+        the clearing. A job whose snapshot cannot be made is given up: the next master would fail
+        in the same way."""
+        if self.broken or self.schedule.is_writing:
+            return not self.broken
+        if self.ledger.unwritten(1):
+            return False
+        snapshot, now_ms = self.ledger.snapshot(position), self.announcer.clock.now_ms()
         last = self._elsewhere or not self._abandoned
-        return snapshot if due or (last and self.schedule.is_last_due(snapshot)) else None
+        is_due = self.schedule.is_due(snapshot, now_ms)
+        if not (is_due or (last and self.schedule.is_last_due(snapshot))):
+            return False
+        try:
+            self.schedule.begin(snapshot, now_ms)
+        except Exception as exc:
+            self.give_up(exc)
+        return not self.broken
 
     @property
     def is_over(self) -> bool:

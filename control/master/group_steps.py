@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, islice
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar
@@ -41,7 +41,7 @@ from .silence import MASTERS, LogTime
 
 _LOG = logging.getLogger(__name__)
 _KEPT_MAX = 1_000  # parts in one transaction, if they are of several jobs
-_PART_BYTES = 16 << 10
+_PART_BYTES = 16 << 10  # a larger record counts as several parts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,11 +66,15 @@ class _Held:
     recovered: bool = False
     """True once the partition is read to its end, and this master decides in it."""
 
-    def needed(self, position: int, but: Collection[JobId]) -> int:
-        """Return the offset from which the partition must be read: that of the oldest event that no
-        snapshot has, or `position`. Jobs in `but` do not count."""
-        others = (job.schedule.unsaved for name, job in self.jobs.items() if name not in but)
-        return min((at for at in others if at is not None), default=position)
+    def needed(self, position: int, written: Collection[JobId]) -> int:
+        """Return the offset from which the partition must be read once the next steps of the
+        snapshots in `written` are committed: that of the oldest event that no snapshot has, or
+        `position`."""
+        unsaved = (
+            job.schedule.unsaved_then() if name in written else job.schedule.unsaved
+            for name, job in self.jobs.items()
+        )
+        return min((at for at in unsaved if at is not None), default=position)
 
     def alive(self) -> dict[JobId, GroupJob]:
         """Return the jobs for which there may be work as time goes by. A job that has ended is
@@ -335,16 +339,14 @@ class GroupSteps:
             write(*args, **kwargs)
 
     def _keep_all(self, partition: _Held, position: int, number: int) -> None:
-        kept = (
-            (name, snapshot)
-            for name, job in partition.touched.items()
-            if (snapshot := job.snapshot(position)) is not None
+        due = (
+            (name, job) for name, job in partition.touched.items() if job.writes_snapshot(position)
         )
-        for batch in _batches(kept, _weight):
+        for batch in _batches(due, lambda job: 1 + _weight(job.schedule.parts)):
             self._keep_batch(partition, batch, position, number)
-        for ended in _batches(self._ended(partition), lambda schedule: len(schedule.end())):
-            written = {schedule: schedule.end() for schedule in ended.values()}
-            if self._keep(written, {number: position}) is not None:
+        for ended in _batches(self._ended(partition), lambda schedule: _weight(schedule.end())):
+            records = [record for schedule in ended.values() for record in schedule.end()]
+            if self._keep(records, {number: position}, len(ended)) is not None:
                 return
             for name in ended:
                 partition.standings.pop(name, None)
@@ -370,62 +372,53 @@ class GroupSteps:
         return ended + foreign
 
     def _keep_batch(
-        self, partition: _Held, batch: Mapping[JobId, Snapshot], position: int, number: int
+        self, partition: _Held, batch: Mapping[JobId, GroupJob], position: int, number: int
     ) -> None:
-        """Write snapshots in one transaction.
+        """Write the next steps of snapshots in one transaction.
 
-        A job whose snapshot cannot be made is given up; the others are due again when they are
-        looked at next. If the log refuses the transaction, each snapshot is tried alone, and a job
-        whose snapshot is refused alone is given up.
+        If the log refuses the transaction, each step is tried alone, and a job whose step is
+        refused alone is given up. So is a job whose step cannot be made: the next master would fail
+        in the same way.
         """
-        needed, now_ms = partition.needed(position, batch), self._me.clock.now_ms()
-        written: dict[SnapshotSchedule, tuple[StateRecord, ...]] = {}
-        for name, snapshot in batch.items():
-            job = partition.jobs[name]
+        needed = partition.needed(position, batch)
+        records: list[StateRecord] = []
+        for job in batch.values():
             try:
-                written[job.schedule] = job.schedule.records(
-                    replace(snapshot, needed=needed), now_ms
-                )
-            except Exception as exc:  # the next master would fail in the same way
-                job.give_up(exc)
-                return
-        refusal = self._keep(written, {number: position})
-        if refusal is not None and len(batch) == 1:
-            partition.jobs[next(iter(batch))].give_up(refusal)
-        elif refusal is not None:
-            for name, snapshot in batch.items():
-                self._insist(self._keep_batch, partition, {name: snapshot}, position, number)
+                records += job.schedule.step(needed)
+            except Exception as exc:
+                return job.give_up(exc)
+        refusal = self._keep(records, {number: position}, len(batch))
+        if refusal is None:
+            for job in batch.values():
+                job.schedule.kept()
+        elif len(batch) == 1:
+            next(iter(batch.values())).give_up(refusal)
+        else:
+            for name, job in batch.items():
+                self._insist(self._keep_batch, partition, {name: job}, position, number)
 
     def _keep(
-        self,
-        written: Mapping[SnapshotSchedule, tuple[StateRecord, ...]],
-        positions: Mapping[int, int],
+        self, records: list[StateRecord], positions: Mapping[int, int], jobs: int
     ) -> Invalid | None:
         """Write records in one transaction. Return the refusal if the log does not take them."""
-        if not any(written.values()):
+        if not records:
             return None
         self._membership.begin()
         try:
-            for records in written.values():
-                for record in records:
-                    self._membership.keep(record)
+            for record in records:
+                self._membership.keep(record)
             self._membership.commit(positions)
         except Invalid as exc:
             self._membership.abort()
-            _LOG.warning("the log refuses the snapshots of %d jobs: %s", len(written), exc)
+            _LOG.warning("the log refuses the snapshots of %d jobs: %s", jobs, exc)
             return exc
-        for schedule, records in written.items():
-            if records:
-                schedule.kept()
         return None
 
     def _settle(self, partition: _Held) -> list[Deletion | Clearing]:
         deletions = [
             deletion for job in partition.touched.values() for deletion in job.settle(self._cleared)
         ]
-        partition.touched = {
-            name: job for name, job in partition.touched.items() if job.unwritten(1)
-        }
+        partition.touched = {name: job for name, job in partition.touched.items() if job.has_more}
         return deletions
 
 
@@ -444,10 +437,6 @@ def _batches(due: Iterable[tuple[JobId, T]], weigh: Callable[[T], int]) -> Itera
         yield batch
 
 
-def _weight(snapshot: Snapshot) -> int:
-    """Return the number of parts of a snapshot; a large segment index counts as several."""
-    results = snapshot.state.results.values()
-    attempts = [value for r in results for value in r.production.attempts.values()]
-    segments = [s for produced in attempts if produced is not None for s in produced.segments]
-    large = sum(len(segment.index) for segment in segments) // _PART_BYTES
-    return 1 + len(snapshot.state.results) + len(attempts) + large
+def _weight(records: Iterable[StateRecord]) -> int:
+    """Return the number of records; a large one counts as several."""
+    return sum(1 + len(record.body or b"") // _PART_BYTES for record in records)

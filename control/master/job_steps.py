@@ -141,8 +141,9 @@ class JobSteps:
     def step(self, timeout_s: float) -> Outcome:
         """Take one turn, waiting at most `timeout_s` for events, and a moment for more of them:
 
-        1. Write the snapshot if it is due, before new facts are read: a process that starts there
-           finds no answers to earlier facts, so all of these must have been handed out.
+        1. Begin the snapshot if it is due, before new facts are read: a process that starts there
+           finds no answers to earlier facts, so all of these must have been handed out. Write one
+           step of it.
         2. Read the next events. Decisions that are recorded already are only compared.
         3. Stop here until the log is read to the end that it had at the start.
         4. Commit what follows; at first, also what a predecessor left open.
@@ -177,7 +178,7 @@ class JobSteps:
         # 6. Hand out deletions
         deletions = self._deletions(answers) if self._decisions else ()
         decider = self._decider
-        may_part = self._decisions is None or decider.schedule.may_part
+        may_part = self._decisions is None or decider.schedule.unsaved is None
         ledger, registered = decider.ledger, decider.ledger.registered
         store = registered.store if registered else ""
         return Outcome(decider.state, ledger.unsettled, may_part, own_answers, deletions, store)
@@ -252,21 +253,21 @@ class JobSteps:
             return
         position = self._follower.position()
         snapshot = self._decider.ledger.snapshot(position)
-        records = self._decider.schedule.records(snapshot, self._announcer.clock.now_ms())
-        keep_all(self._decisions, records, position)
+        keep_all(self._decisions, self._decider.schedule.nothing(snapshot), position)
 
     def _write_snapshot(self) -> bool:
-        """Write the snapshot if it is due, and return True if it was."""
+        """Write the next step of a snapshot if one is due or begun, and return True if so."""
         if self._decisions is None or not self._recovered:
             return False
-        schedule, now_ms = self._decider.schedule, self._announcer.clock.now_ms()
-        position = self._follower.position()
-        snapshot = self._decider.ledger.snapshot(position)
-        if not (schedule.is_due(snapshot, now_ms) or schedule.is_parting_due(snapshot)):
-            return False
-        if records := schedule.records(snapshot, now_ms):
-            keep_all(self._decisions, records, position)
-            schedule.kept()
+        schedule, position = self._decider.schedule, self._follower.position()
+        if not schedule.is_writing:
+            snapshot = self._decider.ledger.snapshot(position)
+            now_ms = self._announcer.clock.now_ms()
+            if not (schedule.is_due(snapshot, now_ms) or schedule.is_parting_due(snapshot)):
+                return False
+            schedule.begin(snapshot, now_ms)
+        keep_all(self._decisions, schedule.step(), position)
+        schedule.kept()
         return True
 
     def _deletions(self, answers: tuple[Decided, ...]) -> tuple[Deletion, ...]:

@@ -61,6 +61,8 @@ def _accept(state: JobState, epoch: int) -> JobState:
 
 
 def _nobody_waits(result: ResultState) -> ResultState:
+    if not result.reproduction.waiting:  # the snapshot of the same object need not be written again
+        return result
     return changed(result, reproduction=changed(result.reproduction, waiting=PersistentSet()))
 
 

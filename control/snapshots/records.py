@@ -2,13 +2,16 @@
 
 The index has position, epoch and results, each result with the checksum of its record, so that
 records of different snapshots are never mixed. A value that is larger than a record is cut into
-parts. Pure: `schedule.py` decides when a snapshot is written, and the log stores it.
+parts. A large snapshot is written in several steps, the index in the last one: a result that has
+changed is written beside the record that the former index names, so that the former snapshot stands
+until then. Pure: `schedule.py` decides when a snapshot is written, and the log stores it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from zlib import crc32
@@ -19,15 +22,17 @@ from ..ids import JobId, ResultId
 from ..log import Decisions, StateRecord, coverage_of
 from ..model.persistent import PersistentMap
 from ..model.replay import Snapshot
-from ..model.state import JobState, ResultState
+from ..model.state import ResultState
 from . import container
 
-FORMAT = 1
+FORMAT = 2
 PART_BYTES = 500 * 1024
+KEPT_BYTES_MAX = 1 << 30  # results that outlive their job: later drivers read them all at once
 
 _NOTES = MappingProxyType({"headgate.format": str(FORMAT), "headgate.events": str(codec.VERSION)})
 # The head of every part: the number of parts, and the checksum of the value.
 _FRAME = struct.Struct(">HI")
+_ENTRY_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,8 @@ class Entry:
     """The number of records that hold the result."""
     checksum: int
     """The CRC-32 of the result's bytes."""
+    slot: int = 0
+    """The place of the record, one of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +66,9 @@ class Standing:
     results: Mapping[ResultId, tuple[ResultState, Entry]] = field(default_factory=dict)
     """The state that the record of each result holds, and its entry in the index."""
 
-    def changed(self, state: JobState) -> tuple[ResultId, ...]:
-        """Return the results whose record is missing or holds another state."""
-        return tuple(
-            name
-            for name, now in state.results.items()
-            if name not in self.results or self.results[name][0] is not now
-        )
+    def holds(self, name: ResultId, result: ResultState) -> bool:
+        """Return True if the record of a result is there and holds this state."""
+        return name in self.results and self.results[name][0] is result
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +94,82 @@ def read_coverage(partition: int, stored: Mapping[str, bytes]) -> Coverage:
     return container.unpack(body, Coverage, _check_notes)
 
 
+class SnapshotSteps:
+    """A snapshot that is being written, step by step.
+
+    Each step has about `step_bytes` of records, the last one also the index and the deletion of the
+    records that no longer count.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, before: Standing, step_bytes: int, is_whole: bool = False
+    ) -> None:
+        """Turn the standing `before` into this snapshot. With `is_whole`, write the results that
+        have not changed, too."""
+        self.snapshot = snapshot
+        self._before = before
+        self._step_bytes = step_bytes
+        results = snapshot.state.results.items()
+        kept = {} if is_whole else {n: r for n, r in results if before.holds(n, r)}
+        self._standing = {name: before.results[name] for name in kept}
+        self._bodies = self._changed()
+        self._records: list[StateRecord] = []
+        self.is_last = False
+        """True if the next step is the last one."""
+        self.wrote()
+
+    def wrote(self) -> None:
+        """Go on to the next step: the former one is committed."""
+        self._records, size_bytes = [], 0
+        while size_bytes < self._step_bytes:
+            if (record := next(self._bodies, None)) is None:
+                self.is_last = True
+                return
+            self._records.append(record)
+            size_bytes += len(record.body or b"")
+
+    @property
+    def parts(self) -> tuple[StateRecord, ...]:
+        """Return the records of results that the next step writes."""
+        return tuple(self._records)
+
+    def end(self, needed: int) -> tuple[tuple[StateRecord, ...], Standing]:
+        """Return the records of the last step, and the standing after it. `needed` is the offset
+        from which the partition must be read, as far as other jobs know."""
+        job, results = self.snapshot.state.job, self.snapshot.state.results
+        entries = tuple(self._standing[name][1] for name in results)
+        state = replace(self.snapshot.state, results=PersistentMap())
+        head = replace(self.snapshot, state=state, needed=needed)
+        written = _cut(job, container.pack(Index(head, entries), _NOTES))
+        keys = {part.key for part in written}
+        keys.update(key for entry in entries for key in _keys(_key(job, entry), entry.parts))
+        gone = [StateRecord(key, None) for key in sorted(self._before.keys - keys)]
+        return (*self._records, *gone, *written), Standing(frozenset(keys), self._standing)
+
+    def _changed(self) -> Iterator[StateRecord]:
+        for name, result in self.snapshot.state.results.items():
+            if name in self._standing:
+                continue
+            body = container.pack(result, _NOTES)
+            former = self._before.results.get(name)
+            entry = Entry(name, 0, crc32(body), 0 if former is None else 1 - former[1].slot)
+            parts = _cut(_key(self.snapshot.state.job, entry), body)
+            self._standing[name] = result, replace(entry, parts=len(parts))
+            yield from parts
+
+
 def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...], Standing]:
-    """Return the records that turn the standing `before` into this snapshot, and the standing after
-    them."""
-    job, results = snapshot.state.job, snapshot.state.results
-    records: list[StateRecord] = []
-    standing = {name: before.results[name] for name in results if name in before.results}
-    for name in before.changed(snapshot.state):
-        body = container.pack(results[name], _NOTES)
-        parts = _cut(_key(job, name), body)
-        records += parts
-        standing[name] = results[name], Entry(name, len(parts), crc32(body))
-    entries = tuple(standing[name][1] for name in results)
-    head = replace(snapshot, state=replace(snapshot.state, results=PersistentMap()))
-    written = _cut(job, container.pack(Index(head, entries), _NOTES))
-    keys = {part.key for part in written}
-    keys.update(key for entry in entries for key in _keys(_key(job, entry.result), entry.parts))
-    gone = [StateRecord(key, None) for key in sorted(before.keys - keys)]
-    return (*records, *gone, *written), Standing(frozenset(keys), standing)
+    """Return the records that turn the standing `before` into this snapshot in one step, and the
+    standing after them."""
+    return SnapshotSteps(snapshot, before, sys.maxsize).end(snapshot.needed)
+
+
+def size_bytes(result: ResultState) -> int:
+    """Return about as many bytes as the record of a result has."""
+    attempts = result.production.attempts.values()
+    segments = [segment for produced in attempts if produced for segment in produced.segments]
+    indexes = sum(len(segment.index) for segment in segments)
+    return len(result.registered.schema) + indexes + _ENTRY_BYTES * (len(attempts) + len(segments))
 
 
 def end(before: Standing) -> tuple[StateRecord, ...]:
@@ -135,7 +196,7 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
     if len({entry.result for entry in index.entries}) < len(index.entries):
         raise Corrupt(f"the state of job {job} names a result twice")
     for entry in index.entries:
-        body, checksum = _joined(_key(job, entry.result), stored)
+        body, checksum = _joined(_key(job, entry), stored)
         if checksum != entry.checksum:
             raise Corrupt(f"the state of result {entry.result} belongs to another snapshot")
         standing[entry.result] = container.unpack(body, ResultState, _check_notes), entry
@@ -148,13 +209,13 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
     return replace(index.head, state=state), Standing(frozenset(stored), standing)
 
 
-def _key(job: JobId, result: ResultId) -> str:
-    return f"{job}/{result}"
+def _key(job: JobId, entry: Entry) -> str:
+    return f"{job}/{entry.result}/{entry.slot}" if entry.slot else f"{job}/{entry.result}"
 
 
 def _keys(key: str, parts: int) -> Iterable[str]:
     """Return the keys of the parts of a value; the first part has the plain key. The keys are
-    unique, because the name of a result is never empty and has no slash."""
+    unique, because the names of results and slots are never empty and have no slash."""
     return (f"{key}//{part}" if part else key for part in range(parts))
 
 

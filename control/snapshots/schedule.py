@@ -1,16 +1,16 @@
 """Decide when a master writes a snapshot, and which of its records are new.
 
-A snapshot is due after a number of facts, but never after fewer facts than it would write attempts
-again: so the work for each event is bounded, however large the results are. It is also due after a
-time in which the log went on, so that its position is never older than what the log keeps. Then all
-records are written again, because the state topic may have been lost. A master writes its first
-snapshot at once, so that short-lived masters write some too, and another one as soon as a result is
-to outlive its job.
+A large snapshot is written in several steps, between which the master goes on. A snapshot is due
+after a number of facts, but never after fewer facts than it would write attempts again: so the work
+for each event is bounded, however large the results are. It is also due after a time in which the
+log went on, so that its position is never older than what the log keeps. Then all records are
+written again, because the state topic may have been lost. A master writes its first snapshot at
+once, so that short-lived masters write some too, and another one as soon as a result is to outlive
+its job.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 
 from ..contract import MasterSettings
@@ -19,10 +19,7 @@ from ..log import StateRecord
 from ..model.replay import Snapshot
 from ..model.state import JobState
 from . import records as snapshots
-from .records import Standing
-
-_LOG = logging.getLogger(__name__)
-_STEP_BYTES_MAX = 64 << 20  # one transaction carries it, and must not be open for long
+from .records import SnapshotSteps, Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +34,8 @@ class _Kept:
 
 
 class SnapshotSchedule:
-    """Decides when a snapshot of one job is due. Records returned by `records` or `end` count as
-    stored only after `kept` is called, once their step has committed."""
+    """Decides when a snapshot of one job is due. Records returned by `step` count as stored only
+    after `kept` is called, once their step has committed."""
 
     def __init__(
         self, settings: MasterSettings, log: str, standing: Standing, position: int, now_ms: int
@@ -46,24 +43,40 @@ class SnapshotSchedule:
         """`log` is the identity of the log."""
         self._settings = settings
         self._log = log
-        self._kept = self._next = _Kept(standing, position, now_ms)
-        self._whole_ms = now_ms
-        self.unsaved: int | None = None  # the offset of the oldest event that no snapshot has
+        self._kept = _Kept(standing, position, now_ms)
+        self._writing: SnapshotSteps | None = None
+        self._standing = standing  # once the step that was returned last is committed
+        self._at_ms = self._whole_ms = now_ms
+        self._before: int | None = None  # the oldest event that the log has no snapshot of
+        self._since: int | None = None  # the oldest event after the snapshot that is being written
         self._facts = 0
         self._hurries = True
-        self._too_large = False
 
     @property
     def position(self) -> int:
-        """Return the position of the newest snapshot, even if it was too large to write. At first,
-        return the position at which the log was taken up."""
+        """Return the position of the newest whole snapshot. At first, return the position at which
+        the log was taken up."""
         return self._kept.position
+
+    @property
+    def unsaved(self) -> int | None:
+        """Return the offset of the oldest event that no whole snapshot has."""
+        return self._since if self._before is None else self._before
+
+    @property
+    def is_writing(self) -> bool:
+        """Return True if a snapshot is begun, and has steps left."""
+        return self._writing is not None
+
+    def unsaved_then(self) -> int | None:
+        """Return what `unsaved` is once the next step is committed."""
+        return self._since if self._writing is not None and self._writing.is_last else self.unsaved
 
     def observe(self, recorded: Recorded) -> None:
         self._facts += recorded.event.basis is None
         self._hurries |= isinstance(recorded.event.body, Promoted | TrackingStopped)
-        if self.unsaved is None:
-            self.unsaved = recorded.offset
+        if self._since is None:
+            self._since = recorded.offset
 
     def is_due(self, snapshot: Snapshot, now_ms: int) -> bool:
         state, kept = snapshot.state, self._kept
@@ -75,8 +88,9 @@ class SnapshotSchedule:
             return True
         if self._facts < self._settings.snapshot_events:
             return False
-        changed = kept.standing.changed(state)
-        return self._facts >= sum(len(state.results[name].production.attempts) for name in changed)
+        results = state.results.items()
+        changed = [result for name, result in results if not kept.standing.holds(name, result)]
+        return self._facts >= sum(len(result.production.attempts) for result in changed)
 
     def is_last_due(self, snapshot: Snapshot) -> bool:
         """Return True if the job has ended, and its last snapshot is not written."""
@@ -85,57 +99,52 @@ class SnapshotSchedule:
     def is_parting_due(self, snapshot: Snapshot) -> bool:
         """Return True if the job's only master is about to go, and has not written a snapshot of
         what stays: nobody else would write it before the log forgets."""
-        unsaved = self.unsaved is not None and not self._too_large
-        return is_left(snapshot.state) and unsaved and not snapshot.due
+        return is_left(snapshot.state) and self.unsaved is not None and not snapshot.due
+
+    def begin(self, snapshot: Snapshot, now_ms: int) -> None:
+        """Begin to write a snapshot: `step` returns its records."""
+        assert self._writing is None, "the former snapshot has steps left"
+        is_whole = abs(now_ms - self._whole_ms) >= self._settings.snapshot_ms
+        self._whole_ms = now_ms if is_whole else self._whole_ms
+        limit, self._at_ms = self._settings.snapshot_step_bytes, now_ms
+        snapshot = replace(snapshot, log=self._log)
+        self._writing = SnapshotSteps(snapshot, self._kept.standing, limit, is_whole)
+        self._before, self._since = self.unsaved, None
+        self._facts, self._hurries = 0, False
 
     @property
-    def may_part(self) -> bool:
-        """Return True if nothing is left to write, or the snapshot is too large to write."""
-        return self.unsaved is None or self._too_large
+    def parts(self) -> tuple[StateRecord, ...]:
+        """Return the records of results that the next step writes."""
+        assert self._writing is not None, "no snapshot is begun"
+        return self._writing.parts
 
-    def records(self, snapshot: Snapshot, now_ms: int) -> tuple[StateRecord, ...]:
-        """Return the records that a snapshot has to write; none if they are too large for a
-        step."""
-        snapshot, before = replace(snapshot, log=self._log), self._kept.standing
-        records, standing = snapshots.write(snapshot, before)
-        if abs(now_ms - self._whole_ms) >= self._settings.snapshot_ms:
-            self._whole_ms = now_ms
-            whole = snapshots.write(snapshot, Standing(before.keys))
-            if _size_bytes(whole[0]) <= _STEP_BYTES_MAX:
-                records, standing = whole
-        size_bytes = _size_bytes(records)
-        self._next = _Kept(standing, snapshot.position, now_ms)
-        if size_bytes > _STEP_BYTES_MAX:
-            self._say_too_large(snapshot.state, size_bytes)
-            self._kept = _Kept(self._kept.standing, snapshot.position, now_ms)
-            self._facts, self._hurries = 0, False
-            return ()
+    def step(self, needed: int = 0) -> tuple[StateRecord, ...]:
+        """Return the records of the next step. The last step says that the partition must be read
+        from the offset `needed`."""
+        assert self._writing is not None, "no snapshot is begun"
+        if not self._writing.is_last:
+            return self._writing.parts
+        needed = min(needed, self._writing.snapshot.position)
+        records, self._standing = self._writing.end(needed)
         return records
+
+    def kept(self) -> None:
+        """Take in that the records that `step` returned last are committed."""
+        assert self._writing is not None, "no snapshot is begun"
+        if not self._writing.is_last:
+            self._writing.wrote()
+            return
+        position = self._writing.snapshot.position
+        self._kept = _Kept(self._standing, position, self._at_ms)
+        self._writing, self._before = None, None
+
+    def nothing(self, snapshot: Snapshot) -> tuple[StateRecord, ...]:
+        """Return the records of a snapshot in which nothing has happened."""
+        return snapshots.write(replace(snapshot, log=self._log), self._kept.standing)[0]
 
     def end(self) -> tuple[StateRecord, ...]:
         """Return the records that remove everything of the job."""
-        self._next = _Kept(Standing(), self._kept.position, self._kept.at_ms)
         return snapshots.end(self._kept.standing)
-
-    def kept(self) -> None:
-        """Take in that the records that were returned last are committed."""
-        self._kept, self._facts, self.unsaved = self._next, 0, None
-        self._hurries = False
-
-    def _say_too_large(self, state: JobState, size_bytes: int) -> None:
-        if not self._too_large:
-            _LOG.warning(
-                "a snapshot of job %s would write %d bytes, over the limit of %d: the next master "
-                "reads more of its log",
-                state.job,
-                size_bytes,
-                _STEP_BYTES_MAX,
-            )
-        self._too_large = True
-
-
-def _size_bytes(records: tuple[StateRecord, ...]) -> int:
-    return sum(len(record.body or b"") for record in records)
 
 
 def is_over(state: JobState) -> bool:

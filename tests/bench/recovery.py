@@ -43,7 +43,7 @@ from headgate.control.log import Receipt
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.job_steps import JobSteps
 from headgate.control.model.replay import Derived, Replay
-from headgate.control.snapshots.records import Standing
+from headgate.control.snapshots.records import Standing, keep_all
 from headgate.control.snapshots.schedule import SnapshotSchedule
 from headgate.infra.devstack import stack
 
@@ -108,11 +108,10 @@ class Scribe:
         snapshot = self._replay.snapshot(self.events)
         if not snapshot.due and self._schedule.is_due(snapshot, 0):
             self._confirm()
-            self._decisions.begin()
-            for record in self._schedule.records(snapshot, 0):
-                self._decisions.keep(record)
-            self._decisions.commit(self.events)
-            self._schedule.kept()
+            self._schedule.begin(snapshot, 0)
+            while self._schedule.is_writing:
+                keep_all(self._decisions, self._schedule.step(), self.events)
+                self._schedule.kept()
 
     def close(self) -> None:
         self._confirm()

@@ -144,8 +144,10 @@ def test_large_results_are_cut() -> None:
     after = kept(snapshots.write(Snapshot(state, (), 10, 0), standing)[0], stored)
     assert snapshots.read(JOB, after)[0].state == state
     assert len(after) == 2
+    other = replace(state, results=PersistentMap({RESULTS[0]: replace(result, complete=True)}))
+    small, _ = snapshots.write(Snapshot(other, (), 9, 0), NOTHING)
     with pytest.raises(Corrupt, match="belongs to another snapshot"):
-        snapshots.read(JOB, stored | {JOB: after[JOB]})
+        snapshots.read(JOB, after | {f"{JOB}/{RESULTS[0]}/1": kept(small)[f"{JOB}/{RESULTS[0]}"]})
 
 
 @MANY

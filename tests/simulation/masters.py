@@ -24,6 +24,8 @@ from .scheduler import Process, SimClock, SimExecutor
 
 POLL_S = 5.0
 PAUSE_S = 0.5
+LARGE_SHARE = 0.4  # of the worlds; their snapshots have a step for each result
+STEP_BYTES = 16 << 20
 
 
 class Master:
@@ -78,9 +80,11 @@ class Master:
         return self._log.read_beats(None, Deadline.after(WAIT_S, self._clock))
 
     def _settings(self, events_max: tuple[int, ...]) -> MasterSettings:
-        dice = self.world.scheduler.random
+        dice, sizes = self.world.scheduler.random, self.world.scheduler.dice("steps of snapshots")
         return MasterSettings(
-            step_events_max=dice.choice(events_max), snapshot_events=dice.choice((3, 10, 1_000))
+            step_events_max=dice.choice(events_max),
+            snapshot_events=dice.choice((3, 10, 1_000)),
+            snapshot_step_bytes=1 if sizes.random() < LARGE_SHARE else STEP_BYTES,
         )
 
     def _delete(self, deletions: tuple[Deletion | Clearing, ...]) -> None:

@@ -36,6 +36,7 @@ from headgate.control.model.state import JobState, ResultState
 from headgate.control.snapshots import records, resume
 from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.resume import Start
+from headgate.control.snapshots.schedule import SnapshotSchedule
 from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format import segment
 from headgate.storage.format.manifest import Source
@@ -344,6 +345,45 @@ def make_again_from_what_is_released(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CombiningApplication, "_register_copy", of_the_first)
 
 
+def write_over_the_former_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot of several steps replaces the records that the former one still needs."""
+    patch.setattr(records, "_key", lambda job, entry: f"{job}/{entry.result}")
+
+
+def leave_out_large_snapshots(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot that does not fit one step is never written."""
+
+    def is_large(schedule: SnapshotSchedule, snapshot: Snapshot) -> bool:
+        return schedule._settings.snapshot_step_bytes == 1 and len(snapshot.state.results) > 1
+
+    for name in ("is_due", "is_last_due", "is_parting_due"):
+        asked = getattr(SnapshotSchedule, name)
+
+        def unless_large(
+            self: SnapshotSchedule, snapshot: Snapshot, *now_ms: int, asked: Any = asked
+        ) -> bool:
+            return not is_large(self, snapshot) and bool(asked(self, snapshot, *now_ms))
+
+        patch.setattr(SnapshotSchedule, name, unless_large)
+
+
+def forget_what_came_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot counts as having the events that came while it was written."""
+    kept = SnapshotSchedule.kept
+
+    def with_all(self: SnapshotSchedule) -> None:
+        kept(self)
+        if not self.is_writing:
+            self._since = None
+
+    patch.setattr(SnapshotSchedule, "kept", with_all)
+
+
+def pass_over_what_is_being_written(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot counts as kept for those of other jobs although it has steps left."""
+    patch.setattr(SnapshotSchedule, "unsaved_then", lambda self: None)
+
+
 # Each bug with a seed that shows it today, which is tried first.
 PLANTED: Mapping[Plant, int] = MappingProxyType(
     {
@@ -378,5 +418,9 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         release_what_is_being_combined: 1,
         release_what_could_not_be_combined: 23,
         make_again_from_what_is_released: 12,
+        write_over_the_former_snapshot: 35,
+        leave_out_large_snapshots: 4,
+        forget_what_came_meanwhile: 35,
+        pass_over_what_is_being_written: 50,
     }
 )

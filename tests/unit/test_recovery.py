@@ -25,7 +25,7 @@ from headgate.control.ids import JobId, ResultId
 from headgate.control.log import EventLog, StateRecord
 from headgate.control.master.announcer import Announcer
 from headgate.control.memory.log import MemoryEventLog
-from headgate.control.snapshots import records, schedule
+from headgate.control.snapshots import records
 from headgate.control.snapshots.resume import begin, read_snapshots
 from headgate.testing.faulty_log import LogFault
 
@@ -182,21 +182,6 @@ def test_a_large_result_is_not_written_again_for_a_few_facts() -> None:
             positions.add(position(log))
     assert first != {}
     assert len(positions) in (2, 3)
-
-
-def test_a_snapshot_too_large_for_a_step_is_not_written(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A snapshot that is too large for a step is not written, because it would delay readers. The
-    master continues without it, and warns once."""
-    monkeypatch.setattr(schedule, "_STEP_BYTES_MAX", 100)
-    log = MemoryEventLog()
-    with caplog.at_level(logging.WARNING):
-        assert audited(log).state.epoch == 0
-        state = live(log, LIFE, 100)
-    assert audited(log).state == state
-    assert {} == standing(log)
-    assert 1 == len([r for r in caplog.records if "would write" in r.getMessage()])
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,7 @@ from headgate.control.master import group_steps
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.memory.partitions import MemoryTransactions
-from headgate.control.model.replay import Snapshot
-from headgate.control.snapshots import records
-from headgate.control.snapshots.records import Standing
+from headgate.control.snapshots.records import SnapshotSteps
 from headgate.control.snapshots.resume import read_snapshots
 
 from ..doubles.group_snapshots import END, LIFE, NEVER, end, keep, live, standing, state_of
@@ -110,18 +108,19 @@ def test_a_job_left_alone_is_not_passed_by(caplog: pytest.LogCaptureFixture) -> 
     assert 2 == len([r for r in events(log, JOBS[0]) if r.event.by.startswith("master")])
 
 
+@pytest.mark.parametrize("part", ["wrote", "end"])
 def test_a_snapshot_that_cannot_be_made_stops_its_job_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error of ours in a snapshot stops that job only. Later masters still read all events of
     the job."""
 
-    def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...], Standing]:
-        assert snapshot.state.job != JOBS[0], "injected"
-        return made(snapshot, before)
+    def make(self: SnapshotSteps, *needed: int) -> object:
+        assert self.snapshot.state.job != JOBS[0], "injected"
+        return made(self, *needed)
 
-    log, made = MemoryEventLog(1), records.write
-    monkeypatch.setattr(records, "write", write)
+    log, made = MemoryEventLog(1), getattr(SnapshotSteps, part)
+    monkeypatch.setattr(SnapshotSteps, part, make)
     with caplog.at_level(logging.ERROR):
         live(log, LIFE, *JOBS[:2], by="early")
     assert f"ignores job {JOBS[0]} from now on: injected" in caplog.text
