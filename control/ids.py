@@ -18,6 +18,7 @@ ResultId = NewType("ResultId", str)
 
 _NAMED_MAX = 4_000
 NAME_CHARS_MAX = 100
+_COPY = re.compile(r"-(combined|again-\d+)$")
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
 
 
@@ -37,6 +38,22 @@ def job_id(text: str) -> JobId:
 
 def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
+
+
+def combined_name(result: ResultId) -> ResultId:
+    """Return the name of the result that holds the combined rows of another one."""
+    return ResultId(f"{result}-combined")
+
+
+def again_name(result: ResultId, number: int) -> ResultId:
+    """Return the name of the result that holds the rows of a combined one's source, made again for
+    that number of times."""
+    return ResultId(f"{result}-again-{number}")
+
+
+def original(result: ResultId) -> ResultId:
+    """Return the result whose rows another one holds, combined or made again; else itself."""
+    return ResultId(_COPY.sub("", result))
 
 
 @dataclass(frozen=True, slots=True, order=True)

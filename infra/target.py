@@ -11,6 +11,7 @@ from ..storage.limits import Limits
 from ..storage.services import StorageFactory
 from ..storage.stores.open_store import open_store
 from ..storage.stores.port import BlobStore
+from ..storage.stores.rooted import Root, RootedStore
 
 ANSWER_S_MAX = 10.0
 
@@ -59,4 +60,5 @@ class Target:
             raise Invalid(
                 "no store is set: give --store or HEADGATE_STORE, or run `headgate stack up`"
             )
-        return open_store(self.store, {**self.s3, **options})
+        store, root = open_store(self.store, {**self.s3, **options})
+        return RootedStore(store, Root(self.store, f"{root}/" if root else "")), root

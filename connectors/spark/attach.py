@@ -130,12 +130,14 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
     try:
         master.start()
         master.register_job(reruns)
-        epoch = master.state(worker.job).epoch
+        state = master.state(worker.job)
+        services = services.marked(state)
         exchanges = settings.exchanges
         budget = _budget(exchanges, worker)
         progress = Progress(_line(spark))
+        store, worker = services.store, services.worker
         job_context = JobContext(
-            master, services.store, worker, exchanges, epoch, reruns, budget, progress
+            master, store, worker, exchanges, state.epoch, reruns, budget, progress
         )
         door = None
         if exchanges.catalyst != "off" and (door := open_door(spark)) is None:

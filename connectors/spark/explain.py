@@ -9,9 +9,8 @@ import numpy as np
 from pyspark.sql import DataFrame
 from rich.filesize import decimal
 
-from ...control.ids import ResultId
+from ...control.ids import ResultId, original
 from ...storage.format.segment import Longs
-from .exchanges.combining import source_name
 from .jvm.caches import Cache
 from .queries.exchange_nodes import Shuffle
 from .queries.runner import FinishedExchange, FinishedQuery, QueryRunner
@@ -65,7 +64,7 @@ def _line_before(query: QueryRunner, shuffle: Shuffle, purpose: str = "") -> _Li
 
 def _line(done: FinishedExchange, report_of: Mapping[ResultId, ResultReport]) -> _Line:
     report = report_of[done.written.descriptor.result]
-    names = {report.result, source_name(report.result)}
+    names = {report.result, original(report.result)}
     both = [report_of[name] for name in names if name in report_of]
     puts, gets, predicted_gets = (
         sum(getattr(each, name) for each in both) for name in ("puts", "gets", "predicted_gets")

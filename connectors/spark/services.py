@@ -10,14 +10,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ...control.addresses import urls_of
 from ...control.clock import Deadline
 from ...control.contract import SESSION
 from ...control.errors import Invalid
 from ...control.ids import JobId
 from ...control.kafka.log import KafkaEventLog
+from ...control.model.state import JobState
+from ...storage.format.layout import Layout
 from ...storage.services import StorageFactory
 from ...storage.stores.open_store import open_store
 from ...storage.stores.port import BlobStore
+from ...storage.stores.rooted import Root, RootedStore
 from .settings import PREFIX, Settings
 from .tasks.exchange_tasks import WorkerSettings
 
@@ -75,6 +79,30 @@ class JobServices:
                 f"set {PREFIX}broker and {PREFIX}store"
             )
 
+    def marked(self, state: JobState) -> JobServices:
+        """Mark the root as this driver's, and return services whose processes know it by that.
+
+        Raises:
+            Invalid: the job has stored results, and the root has no object of the job.
+            Unavailable, Throttled, OutcomeUnknown: the store cannot be used.
+        """
+        worker, layout = self.worker, Layout(self.worker.root, self.worker.job)
+        stored = any(result.production.winners for result in state.results.values())
+        if stored and next(self.store.list(layout.prefix), None) is None:
+            raise Invalid(
+                f"job {worker.job} has stored results, and none of its objects is in "
+                f"{worker.store}: mount that folder here, correct the endpoint, or give the job "
+                "another name"
+            )
+        buckets = len(urls_of(worker.store))
+        markers = Root.marker_names(layout.markers(state.epoch), buckets)
+        for marker in markers:
+            self.store.put(marker, worker.key.encode(), worker.key.replace(" ", "/"))
+        root = Root(worker.store, layout.prefix, markers, worker.key)
+        return replace(
+            self, store=RootedStore(self.store, root), worker=replace(worker, markers=markers)
+        )
+
     @property
     def factory(self) -> StorageFactory:
         """The factory of masters that share this log and this store."""
@@ -113,7 +141,8 @@ def open_services(settings: Settings, job: JobId, local: StartLocal, master: str
         store, root = open_store(worker.store, dict(worker.s3))
         opening.callback(store.close)
         store.check(deadline, root)
-        return JobServices(log, store, replace(worker, root=root), opening.pop_all())
+        rooted = RootedStore(store, Root(worker.store, f"{root}/" if root else ""))
+        return JobServices(log, rooted, replace(worker, root=root), opening.pop_all())
 
 
 def _describe(

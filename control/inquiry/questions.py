@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..ids import AttemptId, ResultId
+from ..ids import AttemptId, ResultId, original
 from ..model.state import JobState
 
 
@@ -47,13 +47,16 @@ def is_available(state: JobState, result: ResultId, partition: int | None = None
 
 def unused(state: JobState, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
     """Return the complete results that nobody needs. A result is needed if it is in use, kept for
-    other jobs or still being written, or if such a result was made from it, directly or not."""
-    wanted = {
-        name
+    other jobs or still being written, or if such a result was made from it, directly or not. While
+    a result is being written, others that hold the same rows may be read for it."""
+    kept = {name for name, result in state.results.items() if result.kept}
+    written = {
+        original(name)
         for name, result in state.results.items()
-        if result.kept or (not result.complete and result.fate.released is None)
+        if not result.complete and result.fate.released is None
     }
-    needed = _with_inputs(state, wanted.union(in_use))
+    copies = {name for name in state.results if original(name) in written}
+    needed = _with_inputs(state, kept.union(copies, in_use))
     return tuple(
         name
         for name, result in sorted(state.results.items())

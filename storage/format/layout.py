@@ -1,7 +1,8 @@
 """The names of all objects.
 
 `<root>/<job>/<shard>/<result>/<partition>/<attempt>/<n>`: the shard spreads the request rate, all
-objects of a job have one prefix, and no two attempts ever write the same name.
+objects of a job have one prefix, and no two attempts ever write the same name. The markers of a
+job's drivers are `<root>/<job>/_driver/<epoch>-<n>`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from ...control.ids import AttemptId, JobId, ResultId
 
 _SHARDS = 64
 _MANIFEST = "manifest"
+_DRIVER = "_driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,17 @@ class Layout:
 
     def manifest(self, result: ResultId, version: int, shard: int) -> str:
         return f"{self.manifests(result)}{version}-{shard}"
+
+    def markers(self, epoch: int) -> str:
+        """Return the prefix of the markers of a driver."""
+        return f"{self.prefix}{_DRIVER}/{epoch}-"
+
+    def driver_of(self, name: str) -> int | None:
+        """Return the epoch of the driver that an object is a marker of; None for any other."""
+        parts = name.removeprefix(self.prefix).split("/")
+        epoch, _, number = parts[-1].partition("-")
+        ours = len(parts) == 2 and parts[0] == _DRIVER and number.isdecimal()
+        return int(epoch) if ours and epoch.isdecimal() else None
 
     def result_of(self, name: str) -> ResultId | None:
         """Return the result that an object of the job belongs to; None for any other name."""

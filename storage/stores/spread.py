@@ -40,8 +40,10 @@ class SpreadBlobStore:
         return self._of(name).size_bytes(name)
 
     def delete(self, names: Collection[str]) -> None:
-        for store in self._stores:
-            store.delete([name for name in names if self._of(name) is store])
+        with ExitStack() as deleting:  # every bucket gets its turn, whatever another one raises
+            for store in self._stores:
+                its = [name for name in names if self._of(name) is store]
+                deleting.callback(store.delete, its)
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
         listings = [store.list(prefix) for store in self._stores]
@@ -60,4 +62,9 @@ class SpreadBlobStore:
 
     def _of(self, name: str) -> BlobStore:
         """Return the store that has the object of a name."""
-        return self._stores[xxhash.xxh3_64_intdigest(name.encode()) % len(self._stores)]
+        return self._stores[bucket_of(name, len(self._stores))]
+
+
+def bucket_of(name: str, buckets: int) -> int:
+    """Return the number of the bucket that has the object of a name, of so many."""
+    return xxhash.xxh3_64_intdigest(name.encode()) % buckets

@@ -116,7 +116,11 @@ def compare(states: Iterable[JobState], listing: Listing, root: str) -> Findings
     def folder_of(name: str) -> _Folder | None:
         return folders.get(name[: name.rfind("/") + 1]) or _strange(name, jobs, root)
 
-    fates = [(stat, _explain(stat, folder_of(stat.name))) for stat in listing.objects]
+    fates = [
+        (stat, _explain(stat, folder_of(stat.name)))
+        for stat in listing.objects
+        if not _is_marker(stat.name, jobs, root)
+    ]
     uploads = [_upload(upload, folder_of(upload.name)) for upload in listing.uploads]
     wrong = [why for _, why in fates if isinstance(why, Finding)]
     return Findings(
@@ -206,11 +210,26 @@ def _remedy(state: JobState, result: ResultState, attempt: AttemptId, fate: _Fat
     return Remedy.DELETE if over or doomed else Remedy.NONE
 
 
-def _strange(name: str, jobs: Mapping[str, JobState], root: str) -> _Folder | None:
-    """Return the folder of an object that no attempt explains; None if its job is unknown, too."""
+def _job_of(name: str, jobs: Mapping[str, JobState], root: str) -> JobState | None:
+    """Return the job below whose prefix an object is, None if it is unknown."""
     below = name.removeprefix(f"{root}/") if root else name
     state = jobs.get(name[: len(name) - len(below)] + below.partition("/")[0] + "/")
-    if state is None or not name.startswith(Layout(root, state.job).prefix):
+    ours = state is not None and name.startswith(Layout(root, state.job).prefix)
+    return state if ours else None
+
+
+def _is_marker(name: str, jobs: Mapping[str, JobState], root: str) -> bool:
+    """Return True if an object is the marker of a driver whose job goes on, or of a later one."""
+    state = _job_of(name, jobs, root)
+    epoch = None if state is None else Layout(root, state.job).driver_of(name)
+    if state is None or epoch is None:
+        return False
+    return state.closed is None or epoch > state.epoch
+
+
+def _strange(name: str, jobs: Mapping[str, JobState], root: str) -> _Folder | None:
+    """Return the folder of an object that no attempt explains; None if its job is unknown, too."""
+    if (state := _job_of(name, jobs, root)) is None:
         return None
     result = state.results.get(Layout(root, state.job).result_of(name) or ResultId(""))
     over = state.closed is not None or (result is not None and result.fate.released is not None)

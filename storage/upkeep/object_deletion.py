@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ...control.events.types import Produced
-from ...control.ids import AttemptId, JobId, ResultId
+from ...control.ids import AttemptId, JobId
 from ...control.model.state import JobState, ResultState
 from ..format import manifest_shards
 from ..format.layout import Layout
@@ -36,10 +36,10 @@ class ObjectDeleter:
     def sweep(self, closed: JobState) -> int:
         layout = Layout(self._root, closed.job)
         for upload in list(self._store.uploads(layout.prefix)):
-            if _is_over(closed, layout.owner(upload.name)):
+            if _is_over(closed, layout, upload.name):
                 self._store.abort(upload)
         listed = (stat.name for stat in self._store.list(layout.prefix))
-        names = [name for name in listed if _is_over(closed, layout.owner(name))]
+        names = [name for name in listed if _is_over(closed, layout, name)]
         self._store.delete(names)
         return len(names)
 
@@ -52,9 +52,12 @@ class ObjectDeleter:
         return [name for name in listed if layout.owner(name) is not None]
 
 
-def _is_over(closed: JobState, owner: tuple[ResultId, int | None] | None) -> bool:
-    """Return True if an object belongs to a released result, or to an unknown result and an epoch
-    that has ended. A later epoch may have begun an unknown result, so its objects stay."""
+def _is_over(closed: JobState, layout: Layout, name: str) -> bool:
+    """Return True if an object belongs to a released result, or to an epoch that has ended and an
+    unknown result or none. A later epoch may have begun an unknown result, so its objects stay."""
+    if (marked := layout.driver_of(name)) is not None:
+        return marked <= closed.epoch
+    owner = layout.owner(name)
     if owner is None:
         return False
     result, epoch = owner

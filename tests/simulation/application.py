@@ -22,6 +22,8 @@ from headgate.control.model.state import JobState, ResultState
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.format.segment import checksum
+from headgate.storage.stores.port import BlobStore
+from headgate.storage.stores.rooted import Root, RootedStore
 from headgate.storage.streaming.partition_updates import KnownPartitions, known
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
@@ -56,7 +58,8 @@ class Application:
         self.finished = False
         self._dice = world.scheduler.random
         self._voice = Voice(world, process, JOB, lease_ms=world.lease_ms)
-        self._store = world.bucket.client(SimClock(world.scheduler, process))
+        self._store: BlobStore = world.bucket.client(SimClock(world.scheduler, process))
+        self._root: Root | None = None
         self._live: list[Exchange] = []
         self._ended: dict[PartitionId, AttemptId] = {}
         self._streams = Streams(self._voice, SILENT_MS)
@@ -77,12 +80,22 @@ class Application:
 
     def _work(self) -> None:
         self._voice.register()
+        self._mark()
         try:
             for number in range(self.world.exchanges or self._dice.randint(1, 3)):
                 self._exchange(number)
                 self._think()
         except JobHasFailed:
             self.world.scheduler.note("the job has failed")
+
+    def _mark(self) -> None:
+        """Mark a folder as this driver's root."""
+        if self.world.mounts:
+            markers = Root.marker_names(Layout(ROOT, JOB).markers(self._voice.epoch), 1)
+            name = self.process.name
+            self._root = Root("file:///shared", Layout(ROOT, JOB).prefix, markers, name)
+            self._store.put(markers[0], name.encode(), name)
+            self._store = RootedStore(self._store, self._root)
 
     def _think(self) -> None:
         """Do other work, without a fact of the job; heartbeats go on."""
@@ -394,7 +407,7 @@ class Application:
         if len(task.actors) >= TRIES_MAX:
             raise Unavailable("a task has failed too often")
         self._voice.check_fence()
-        executor, number = self.cluster.executor(), next(self.cluster.numbers)
+        executor, number = self.cluster.executor(self._root), next(self.cluster.numbers)
         actor = self.world.scheduler.spawn(
             f"task-{number} on {executor.process.name}",
             executor.process,

@@ -15,8 +15,8 @@ from headgate.storage.stores.retries import RetrySettings
 from headgate.testing.faulty_store import FaultyBlobStore
 
 from .faults import Chaos, StorePlan
-from .oracle import PREFIX, Oracle
-from .scheduler import Scheduler
+from .oracle import PREFIX, Oracle, is_marker
+from .scheduler import Process, Scheduler
 
 RETRIES = RetrySettings(tries_max=5, limit_s=30.0)
 
@@ -42,7 +42,11 @@ class Bucket:
     def harm(self, part: str, change: Callable[[bytes], bytes | None]) -> None:
         """Delete or overwrite an object of the job whose name has this part, behind everyone's
         back."""
-        names = sorted(name for name in self.objects if name.startswith(PREFIX) and part in name)
+        names = sorted(
+            name
+            for name in self.objects
+            if name.startswith(PREFIX) and part in name and not is_marker(name)
+        )
         if names:
             name = self.scheduler.random.choice(names)
             self.oracle.damaged.add(name)
@@ -51,21 +55,30 @@ class Bucket:
             if (changed := change(body)) is not None:
                 self.objects[name] = changed, write_id
 
-    def client(self, clock: Clock) -> FaultyBlobStore:
-        """Return the store of one process."""
-        return FaultyBlobStore(_Door(self), StorePlan(self.chaos), RETRIES, clock)
+    def client(self, clock: Clock, process: Process | None = None) -> FaultyBlobStore:
+        """Return the store of one process, which may be without its mount."""
+        return FaultyBlobStore(_Door(self, process), StorePlan(self.chaos), RETRIES, clock)
 
 
 class _Door:
     """The steps of a store. Other processes may take turns before and after each step."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, process: Process | None) -> None:
         self._bucket = bucket
-        self._inner = MemoryBlobStore(bucket.objects)
+        self._process = process
+        self._mounted = MemoryBlobStore(bucket.objects)
+        self._bare = MemoryBlobStore()
+
+    @property
+    def _inner(self) -> MemoryBlobStore:
+        """The store that the process sees now: its own empty folder without the mount."""
+        it, now_ms = self._process, self._bucket.scheduler.now_ms
+        is_mounted = it is None or it.mounted_ms <= now_ms or self._bucket.chaos.quiet
+        return self._mounted if is_mounted else self._bare
 
     @property
     def requests(self) -> RequestCounts:
-        return self._inner.requests
+        return self._mounted.requests
 
     def check(self, deadline: Deadline, prefix: str = "") -> None:
         self._turn("check")

@@ -8,6 +8,8 @@ from functools import partial
 from itertools import count
 from typing import TypeAlias
 
+from headgate.storage.stores.rooted import Root
+
 from .machines import Executor, World
 from .scheduler import Actor, Process
 
@@ -23,8 +25,8 @@ class Cluster:
     numbers: count[int] = field(default_factory=partial(count, 1))
     names: count[int] = field(default_factory=count)
 
-    def executor(self) -> Executor:
-        """Return an idle executor: each runs one task at a time."""
+    def executor(self, root: Root | None) -> Executor:
+        """Return an idle executor for a driver: each runs one task at a time."""
         self.executors = [executor for executor in self.executors if not executor.process.dead]
         idle = [executor for executor in self.executors if not executor.busy]
         if not idle:
@@ -32,6 +34,7 @@ class Cluster:
             self.executors += idle
         chosen = self.world.scheduler.random.choice(idle)
         chosen.busy = True
+        chosen.serve(root)
         return chosen
 
 

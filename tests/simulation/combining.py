@@ -15,7 +15,6 @@ from itertools import count
 
 from headgate.connectors.spark.exchanges.combining import (
     check_combined,
-    combined_name,
     combined_parts,
     partition_bytes,
 )
@@ -23,7 +22,7 @@ from headgate.connectors.spark.tasks.combine_task import Share, share
 from headgate.connectors.spark.tasks.exchange_tasks import Part
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Corrupt, Lost, Unavailable
-from headgate.control.ids import AttemptId, PartitionId, ResultId
+from headgate.control.ids import AttemptId, PartitionId, ResultId, again_name, combined_name
 from headgate.control.model.state import ResultState
 from headgate.storage.reading.ways import Way
 
@@ -190,7 +189,7 @@ class CombiningApplication(Application):
                 self._drop_again(copy)
 
     def _run_again(self, exchange: Exchange, copy: Copy) -> None:
-        name = ResultId(f"{copy.first.name}-again-{next(self._agains)}")
+        name = again_name(copy.first.name, next(self._agains))
         again = replace(
             copy.first,
             name=name,

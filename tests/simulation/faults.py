@@ -70,6 +70,7 @@ COMBINING_RATES = {  # only where objects are combined
     "original harmed": 0.2,
     "combined object harmed": 0.4,
 }
+MOUNT_RATES = {"mount missing": 0.01}  # only where executors may be without their mount
 _STORE = {
     Operation.CREATE: {
         "put request lost": Effect.LOSE_REQUEST,
@@ -100,6 +101,7 @@ class Chaos:
                 (RATES, scheduler.random),
                 (STREAM_RATES, scheduler.dice("faults of streams")),
                 (COMBINING_RATES, scheduler.dice("faults of combining")),
+                (MOUNT_RATES, scheduler.dice("faults of mounts")),
             )
             for kind, rate in rates.items()
         }

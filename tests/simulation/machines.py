@@ -16,6 +16,7 @@ from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.manifest import Manifest
 from headgate.storage.limits import Limits
 from headgate.storage.runtime import Runtime
+from headgate.storage.stores.rooted import Root, RootedStore
 from headgate.storage.streaming.partition_updates import KnownPartitions
 from headgate.storage.writing.writer import SegmentWriter
 
@@ -48,6 +49,7 @@ class World:
     exchanges: int = 0  # of a driver without faults; with 0 the world draws a few
     chained: bool = False  # each exchange reads the one before, and none is released early
     combines: bool = False  # drivers combine the objects of some exchanges
+    mounts: bool = False  # the store is a folder, which executors may lack for a while
 
 
 class GivenUp(Exception):
@@ -77,15 +79,24 @@ class Executor:
         self.process = process
         self.busy = False
         self.limits = self._limits()
-        clock = SimClock(world.scheduler, process)
-        self.environment = ObjectStoreEnvironment(
-            JOB,
-            SimLog(world.broker, process),
-            world.bucket.client(clock),
-            ROOT,
-            self.limits,
-            Runtime(WAIT_S, clock, lambda _, name: SimExecutor(world.scheduler, process, name)),
-        )
+        self._environments: dict[Root | None, ObjectStoreEnvironment] = {}
+        self.serve(None)
+
+    def serve(self, root: Root | None) -> None:
+        """Run the next task for the driver that knows its root so."""
+        if root not in self._environments:
+            scheduler, process = self.world.scheduler, self.process
+            clock = SimClock(scheduler, process)
+            client = self.world.bucket.client(clock, process)
+            self._environments[root] = ObjectStoreEnvironment(
+                JOB,
+                SimLog(self.world.broker, process),
+                client if root is None else RootedStore(client, root),
+                ROOT,
+                self.limits,
+                Runtime(WAIT_S, clock, lambda _, name: SimExecutor(scheduler, process, name)),
+            )
+        self.environment = self._environments[root]
 
     def work(self, run: Callable[[Executor, int], object], number: int) -> object:
         try:

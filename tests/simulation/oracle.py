@@ -325,6 +325,10 @@ class Oracle:
         if not name.startswith(PREFIX):
             self.violated(f"{name} is outside of the job's prefix")
             return
+        if is_marker(name):
+            if not self.closed and int(name.split("/")[-1].split("-")[0]) >= self.epoch:
+                self.violated(f"{name} was deleted although its driver goes on")
+            return
         attempt = attempt_of(name)
         if _result_of(name) in self.released or {attempt, _result_of(name)} & self._ordered:
             return
@@ -413,12 +417,18 @@ class Oracle:
             self.violated(f"a reader of {results} failed for no reason: {error}")
 
 
+def is_marker(name: str) -> bool:
+    return name.startswith(f"{PREFIX}_driver/")
+
+
 def _result_of(name: str) -> str:
     return name.removeprefix(PREFIX).split("/")[1]
 
 
 def attempt_of(name: str) -> AttemptId | None:
-    """Return the attempt that wrote an object, or None for a manifest."""
+    """Return the attempt that wrote an object, or None for a manifest or a marker."""
+    if is_marker(name):
+        return None
     _, result, partition, *rest = name.removeprefix(PREFIX).split("/")
     if partition == "manifest":
         return None

@@ -49,6 +49,7 @@ from headgate.storage.stores import conditional_put
 from headgate.storage.stores.conditional_put import PutAnswer, PutSteps, Stored
 from headgate.storage.stores.port import ByteRange
 from headgate.storage.stores.retries import Retrier
+from headgate.storage.stores.rooted import RootedStore
 from headgate.storage.streaming import partition_updates
 from headgate.storage.streaming.channels import Channels, _Announced, _Channel
 from headgate.storage.writing import writer
@@ -384,6 +385,11 @@ def pass_over_what_is_being_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SnapshotSchedule, "unsaved_then", lambda self: None)
 
 
+def believe_any_root(patch: pytest.MonkeyPatch) -> None:
+    """A worker takes its own empty folder for the root of its driver."""
+    patch.setattr(RootedStore, "_look", lambda self, name: None)
+
+
 # Each bug with a seed that shows it today, which is tried first.
 PLANTED: Mapping[Plant, int] = MappingProxyType(
     {
@@ -422,5 +428,6 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         leave_out_large_snapshots: 4,
         forget_what_came_meanwhile: 35,
         pass_over_what_is_being_written: 50,
+        believe_any_root: 55,
     }
 )

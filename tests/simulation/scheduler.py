@@ -43,6 +43,7 @@ class Process:
     thaws_ms: float = 0.0
     back_ms: float = 0.0  # the end of the time in which it does not reach the log
     skew_ms: float = 0.0
+    mounted_ms: float = 0.0  # the end of the time in which its folder is not mounted
     mortal: bool = True
 
 

@@ -41,6 +41,8 @@ SETTLE_MS = 120_000.0
 SESSION_SHARE = 0.3
 STREAM_SHARE = 0.25
 COMBINING_SHARE = 0.35
+MOUNTS_SHARE = 0.2
+UNMOUNTED_MS_MAX = 10_000.0
 LEASES_MS = (0, 0, 9_000, 18_000)
 SWEEP_SHARE = 0.2
 NEIGHBOUR_SHARE = 0.2
@@ -227,7 +229,8 @@ def simulate(
     streams = scheduler.dice("streams")
     stream_at = streams.randrange(2) if streams.random() < STREAM_SHARE else None
     combines = scheduler.dice("combining").random() < COMBINING_SHARE
-    drawn = (mode, lease_ms, stream_at, exchanges, chained, combines)
+    mounts = scheduler.dice("mounts").random() < MOUNTS_SHARE
+    drawn = (mode, lease_ms, stream_at, exchanges, chained, combines, mounts)
     world = World(scheduler, chaos, oracle, broker, bucket, *drawn)
     for name in NEIGHBOURS:
         bucket.objects[name] = b"theirs", "theirs"
@@ -282,12 +285,18 @@ def _hazard(world: World) -> Callable[[Process], None]:
             process.back_ms = scheduler.now_ms + CUT_OFF_MS_MAX * scheduler.random.random()
         elif chaos.strikes("clock jump"):
             process.skew_ms += JUMP_MS_MAX * (2 * scheduler.random.random() - 1)
+        elif _may_lack_mount(world, process) and chaos.strikes("mount missing"):
+            process.mounted_ms = scheduler.now_ms + UNMOUNTED_MS_MAX * scheduler.random.random()
         elif chaos.strikes("object lost"):
             world.bucket.harm("", lost)
         elif chaos.strikes("object damaged"):
             world.bucket.harm("", flipped)
 
     return meet
+
+
+def _may_lack_mount(world: World, process: Process) -> bool:
+    return world.mounts and process.name.startswith("executor")
 
 
 def fall_quiet(world: World) -> None:

@@ -16,6 +16,7 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.events.types import AttemptStarted, Recorded
 from headgate.control.inquiry.audit import fold
 from headgate.control.model.replay import Replay
+from headgate.storage.format.layout import Layout
 from headgate.storage.stores.open_store import open_store
 from headgate.storage.upkeep import fsck
 from headgate.storage.upkeep.fsck import Findings
@@ -82,9 +83,15 @@ def findings(services: JobServices, events: list[Recorded]) -> Findings:
     return fsck.check(store, root, lambda: states, states[0].job)
 
 
+def result_objects(hg: Headgate) -> dict[str, int]:
+    """Return the sizes of the job's objects by name, without its driver's marker."""
+    layout = Layout(hg._services.worker.root, hg.job)
+    listed = hg._services.store.list(layout.prefix)
+    return {stat.name: stat.size_bytes for stat in listed if layout.driver_of(stat.name) is None}
+
+
 def segments(hg: Headgate) -> list[str]:
     """Return the objects of the newest result, in the order of their partitions."""
     result = hg.results()[-1].result
-    prefix = f"{hg._services.worker.root}/{hg.job}/"
-    names = [s.name for s in hg._services.store.list(prefix) if f"/{result}/" in s.name]
+    names = [name for name in result_objects(hg) if f"/{result}/" in name]
     return sorted(names, key=lambda name: int(name.split("/")[-3]))

@@ -26,7 +26,7 @@ from headgate.storage.limits import Limits
 from headgate.storage.reading.ways import ExchangeSize, Prediction, Way, predict
 from headgate.storage.stores.costs import StoreCosts
 
-from .cluster import audited, findings, kinds, recorded, segments
+from .cluster import audited, findings, kinds, recorded, result_objects, segments
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -46,8 +46,7 @@ def df(spark: SparkSession) -> DataFrame:
 
 
 def stored(hg: Headgate) -> set[str]:
-    prefix = f"{hg._services.worker.root}/{hg.job}/"
-    return {named.name for named in hg._services.store.list(prefix)}
+    return set(result_objects(hg))
 
 
 def placed(df: DataFrame) -> list[Any]:

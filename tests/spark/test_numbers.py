@@ -20,6 +20,7 @@ from headgate.infra.ui import pages
 from headgate.infra.ui.log_reader import LogReader
 
 from ..doubles.scrapes import scraped
+from .cluster import result_objects
 from .conftest import Place
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -58,8 +59,8 @@ def test_the_numbers_agree(place: Place, job: Headgate) -> None:
         moment = pages.Moment.of(history, None, SYSTEM_CLOCK.now_ms())
         page = json.loads(json.dumps(pages.job_page(moment, 0)))
     stored = Counter[str]()
-    for blob in job._services.store.list(f"{job._services.worker.root}/{job.job}/"):
-        stored[blob.name.split("/")[-4]] += blob.size_bytes
+    for name, size_bytes in result_objects(job).items():
+        stored[name.split("/")[-4]] += size_bytes
     for result, shown, drawn in zip(
         report.results, printed["exchanges"], page["report"]["exchanges"], strict=True
     ):

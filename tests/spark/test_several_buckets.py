@@ -51,7 +51,8 @@ def stored(place: Place) -> list[int]:
     numbers = []
     for url in place.conf[STORE].split(","):
         store, root = open_store(url, {"endpoint": place.conf[ENDPOINT]})
-        numbers.append(len(list(store.list(f"{root}/{place.conf[JOB]}/"))))
+        listed = store.list(f"{root}/{place.conf[JOB]}/")
+        numbers.append(sum("/_driver/" not in stat.name for stat in listed))
         store.close()
     return numbers
 

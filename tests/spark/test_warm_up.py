@@ -14,7 +14,7 @@ from headgate import Headgate, attach
 from headgate.connectors.spark import warm_up
 from headgate.connectors.spark.jvm.scheduler import end_jobs, ended_jobs, native_jobs
 
-from .cluster import recorded
+from .cluster import recorded, result_objects
 from .conftest import setting
 
 pytestmark = pytest.mark.timeout(240)
@@ -42,7 +42,7 @@ def test_workers_have_their_clients(spark: SparkSession, hg: Headgate) -> None:
     known = spark.sparkContext.parallelize([], 2).mapPartitionsWithIndex(known_jobs).collect()
     assert known.count(hg._services.worker.key) == 2
     assert {record.event.kind for record in recorded(hg)} <= {"JobRegistered", "JobAccepted"}
-    assert not list(hg._services.store.list(f"{hg._services.worker.root}/{hg.job}/"))
+    assert not result_objects(hg)
     assert not hg.results()
 
 

@@ -18,6 +18,7 @@ from headgate.connectors.spark.jvm import catalyst
 from headgate.connectors.spark.report import Hold
 from headgate.connectors.spark.services import JobServices
 from headgate.connectors.spark.settings import read_settings
+from headgate.connectors.spark.tasks.exchange_tasks import WorkerSettings
 from headgate.control.ids import job_id
 from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.limits import Limits
@@ -38,7 +39,8 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
     """An attach that fails after registration leaves neither the master's threads nor its log
     open."""
     log: Any = MemoryEventLog()
-    worker: Any = SimpleNamespace(job=JOB, root="root", store="memory:", limits=Limits(), s3=())
+    kafka: Any = None
+    worker = WorkerSettings("key", JOB, kafka, "memory:", "root", (), Limits(), 1.0)
     services = JobServices(log, MemoryBlobStore(), worker, ExitStack())
     monkeypatch.setattr(attach, "open_door", lambda _: None)
     monkeypatch.setattr(attach, step, fail)

@@ -16,7 +16,14 @@ from headgate.control.events.types import (
     SegmentProduced,
     SegmentSummary,
 )
-from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.ids import (
+    AttemptId,
+    JobId,
+    PartitionId,
+    ResultId,
+    again_name,
+    combined_name,
+)
 from headgate.control.inquiry.questions import (
     cluster_partitions,
     is_available,
@@ -102,6 +109,21 @@ def test_inputs_of_what_is_used_are_used() -> None:
     assert unused(after(*chain), ()) == (A, B)
     assert unused(after(*chain, *registered(C, (B,))), ()) == ()
     assert unused(after(*chain, ReleaseRequested(A, "")), ()) == (B,)
+
+
+def test_the_source_of_a_combined_result_is_used_while_that_is_written() -> None:
+    """The rows of a map stage, first written or made again, are in use until they are combined.
+    Nothing in the log names them as inputs."""
+    first, combined = ResultId("1-0001"), combined_name(ResultId("1-0001"))
+    assert unused(after(*complete(first), *registered(combined)), ()) == ()
+    again = again_name(first, 1)
+    once, twice = (Produced(attempt(combined, task=task), (SEGMENT,), 7) for task in (1, 2))
+    lost = Lost(once.attempt, "object", "404")
+    made = [*registered(combined), once, lost, *complete(again)]
+    assert unused(after(*made), ()) == ()
+    assert unused(after(*made, twice), {combined}) == (again,)
+    other = [*complete(ResultId("1-0002")), *complete(ResultId("1-00011-again-1"))]
+    assert len(unused(after(*made, *other), ())) == 2
 
 
 def test_what_outlives_its_job_is_not_unused() -> None:

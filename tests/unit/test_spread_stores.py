@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 
@@ -91,6 +92,25 @@ def test_every_bucket_is_checked_and_closed() -> None:
             store.close()
         with pytest.raises(Closed):
             here.get("a")
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_a_bucket_that_fails_keeps_no_other_from_deleting(failing: int) -> None:
+    """A delete that fails in one bucket has deleted what is in all others."""
+
+    class Denied(MemoryBlobStore):
+        def delete(self, names: Collection[str]) -> None:
+            raise Invalid("403")
+
+    buckets: list[Objects] = [{}, {}, {}]
+    stores: list[BlobStore] = [MemoryBlobStore(bucket) for bucket in buckets]
+    stores[failing] = Denied(buckets[failing])
+    store = SpreadBlobStore(stores)
+    for name in NAMES:
+        store.put(name, b"x", "w")
+    with pytest.raises(Invalid):
+        store.delete(NAMES)
+    assert [failing] == [at for at, bucket in enumerate(buckets) if bucket]
 
 
 def test_an_address_has_urls() -> None:

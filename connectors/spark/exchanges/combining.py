@@ -16,23 +16,12 @@ import numpy as np
 
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Corrupt
-from ....control.ids import ResultId
 from ....control.model.state import ResultState
 from ....storage.format.manifest import announced_segments
 from ....storage.limits import Limits
 from ....storage.reading.ways import ExchangeSize, Way
 from ..tasks.exchange_tasks import Part
 from .rerun import MapStage
-
-
-def combined_name(result: ResultId) -> ResultId:
-    """Return the name of the result that holds the combined rows of another one."""
-    return ResultId(f"{result}-combined")
-
-
-def source_name(combined: ResultId) -> ResultId:
-    """Return the name of the result whose rows another one has combined."""
-    return ResultId(combined.removesuffix("-combined"))
 
 
 def exchange_size(

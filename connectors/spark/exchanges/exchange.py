@@ -25,7 +25,7 @@ from ....control.contract import (
 )
 from ....control.errors import Closed, Corrupt, Fenced, HeadgateError, Invalid, Unavailable
 from ....control.events.types import WayChosen
-from ....control.ids import ResultId
+from ....control.ids import ResultId, again_name, combined_name
 from ....control.model.state import JobState, ResultState
 from ....storage.format.layout import Layout
 from ....storage.format.manifest_shards import store_manifest
@@ -43,7 +43,6 @@ from .budget import Cost, spent
 from .combining import (
     CombineStage,
     check_combined,
-    combined_name,
     combined_parts,
     estimated_size,
     exchange_size,
@@ -293,7 +292,7 @@ class Exchanger:
 
         @contextmanager
         def made_again() -> Iterator[MapStage]:
-            other = ResultId(f"{first.result}-again-{next(again)}")
+            other = again_name(first.result, next(again))
             stage = transport.writes(self._map_task(other, output).write)
             source = self._write(other, stage, output)
             try:

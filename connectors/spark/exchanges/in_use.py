@@ -6,8 +6,7 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from ....control.ids import ResultId
-from .combining import combined_name
+from ....control.ids import ResultId, combined_name
 
 
 class InUse:

@@ -68,6 +68,8 @@ class WorkerSettings:
     limits: Limits
     wait_s: float
     """Longest wait for a decision or a confirmation."""
+    markers: tuple[str, ...] = ()
+    """The objects by which a process knows the driver's root; their content is `key`."""
 
 
 def environment_of(settings: WorkerSettings) -> ObjectStoreEnvironment:

@@ -20,9 +20,12 @@ import xxhash
 from ....control.kafka.log import KafkaEventLog
 from ....storage.contract import ShuffleEnvironmentContext
 from ....storage.environment import ObjectStoreEnvironment
+from ....storage.format.layout import Layout
 from ....storage.runtime import Runtime
 from ....storage.services import StorageFactory
 from ....storage.stores.open_store import open_store
+from ....storage.stores.port import BlobStore
+from ....storage.stores.rooted import Root, RootedStore
 from .exchange_tasks import WorkerSettings
 from .local_folder import local_folder
 
@@ -40,7 +43,7 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
         keep_memory()
         factory = StorageFactory(
             partial(KafkaEventLog, settings.kafka),
-            partial(open_store, settings.store, dict(settings.s3)),
+            partial(open_rooted, settings),
             settings.limits,
             settings.store,
         )
@@ -53,6 +56,12 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
     freeze_modules()
     forget_zips()
     return shuffle
+
+
+def open_rooted(settings: WorkerSettings) -> tuple[BlobStore, str]:
+    store, root = open_store(settings.store, dict(settings.s3))
+    prefix = Layout(root, settings.job).prefix
+    return RootedStore(store, Root(settings.store, prefix, settings.markers, settings.key)), root
 
 
 def _shared_folder(settings: WorkerSettings) -> Path | None:

@@ -1,0 +1,213 @@
+"""Processes that do not reach the root of their driver: they write, delete and state nothing."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.connectors.spark.services import JobServices
+from headgate.connectors.spark.tasks.exchange_tasks import WorkerSettings
+from headgate.connectors.spark.tasks.worker import open_rooted
+from headgate.control.errors import Invalid, Lost, Unavailable
+from headgate.control.events.types import Fact
+from headgate.control.inquiry.audit import fold
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.state import JobState
+from headgate.infra.target import Target
+from headgate.storage.format.layout import Layout
+from headgate.storage.limits import Limits
+from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.open_store import open_store
+from headgate.storage.stores.port import BlobStore
+from headgate.storage.stores.rooted import Root, RootedStore
+from headgate.storage.upkeep.fsck import Kind, check
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
+
+from ..doubles.jobs import JOB, OPENING, REGISTERED, events, produced, state_facts
+
+KAFKA: Any = None
+LAYOUT = Layout("", JOB)
+NAME = f"{LAYOUT.prefix}00/r/0/1-7/0"
+ACTS: dict[str, Callable[[BlobStore], object]] = {
+    "put": lambda store: store.put(NAME, b"x", "w"),
+    "get": lambda store: store.get(NAME),
+    "size": lambda store: store.size_bytes(NAME),
+    "delete": lambda store: store.delete([NAME]),
+}
+
+
+def folders(tmp_path: Path, names: str = "a") -> str:
+    for name in names:
+        (tmp_path / name).mkdir()
+    return ",".join((tmp_path / name).as_uri() for name in names)
+
+
+def driver(address: str, epoch: int = 1, key: str = "job 1") -> tuple[JobServices, WorkerSettings]:
+    """Return the services of a driver and the settings of its workers, after attach."""
+    store, root = open_store(address)
+    worker = WorkerSettings(key, JOB, KAFKA, address, root, (), Limits(), 1.0)
+    services = JobServices(KAFKA, store, worker, ExitStack())
+    marked = services.marked(replace(JobState(JOB), epoch=epoch))
+    return marked, marked.worker
+
+
+def opened(worker: WorkerSettings) -> BlobStore:
+    return open_rooted(worker)[0]
+
+
+@pytest.mark.parametrize("how", ["missing", "empty"])
+@pytest.mark.parametrize("act", ACTS)
+def test_a_worker_without_the_mount(tmp_path: Path, act: str, how: str) -> None:
+    """A worker whose folder is not mounted makes no root, and says neither that an object is gone
+    nor that one is stored or deleted. It names itself and the root, and goes on when the folder is
+    there."""
+    address = folders(tmp_path)
+    services, worker = driver(address)
+    services.store.put(NAME, b"x", "w")
+    (tmp_path / "a").rename(tmp_path / "unmounted")
+    if how == "empty":
+        (tmp_path / "a").mkdir()
+    store = opened(worker)
+    with pytest.raises(Unavailable, match=f"{address}, as host {socket.gethostname()} sees it"):
+        ACTS[act](store)
+    assert [] == list(tmp_path.glob("a/*"))
+    assert (how == "empty") == (tmp_path / "a").exists()
+    shutil.rmtree(tmp_path / "a", ignore_errors=True)
+    (tmp_path / "unmounted").rename(tmp_path / "a")
+    ACTS[act](store)
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_folder_that_is_unmounted_while_a_worker_uses_it(tmp_path: Path, act: str) -> None:
+    _, worker = driver(folders(tmp_path))
+    store = opened(worker)
+    store.put(NAME, b"x", "w")
+    (tmp_path / "a").rename(tmp_path / "unmounted")
+    (tmp_path / "a").mkdir()
+    with pytest.raises(Unavailable):
+        ACTS[act](store)
+
+
+@pytest.mark.parametrize("act", ["delete", "get", "size"])
+def test_a_master_without_the_mount(tmp_path: Path, act: str) -> None:
+    """A process that works for many drivers deletes nothing in a root without any object."""
+    services, _ = driver(folders(tmp_path))
+    services.store.put(NAME, b"x", "w")
+    here = Target("", services.worker.store, "").open_bucket()[0]
+    elsewhere = Target("", (tmp_path / "b").as_uri(), "").open_bucket()[0]
+    with pytest.raises(Unavailable, match="has no object of this root"):
+        ACTS[act](elsewhere)
+    assert not (tmp_path / "b").exists()
+    ACTS[act](here)
+
+
+@pytest.mark.parametrize("missing", "abc")
+def test_one_of_several_folders_is_missing(tmp_path: Path, missing: str) -> None:
+    """Each folder has a marker of its own: what is in the others is read and written."""
+    services, worker = driver(folders(tmp_path, "abc"))
+    names = [f"{LAYOUT.prefix}00/r/{number}/1-7/0" for number in range(12)]
+    for name in names:
+        services.store.put(name, b"x", "w")
+    shutil.rmtree(tmp_path / missing)
+    store, states = opened(worker), set[str]()
+    for name in names:
+        try:
+            store.get(name)
+        except Unavailable:
+            states.add("unavailable")
+        else:
+            states.add("read")
+    assert {"unavailable", "read"} == states
+
+
+def test_another_driver_has_marked_the_root(tmp_path: Path) -> None:
+    """An endpoint may be another store with the same bucket, root and job."""
+    _, here = driver(folders(tmp_path), key="job 1")
+    _, there = driver(folders(tmp_path, "b"), key="job 2")
+    store = opened(replace(here, store=there.store))
+    for act in ("put", "get", "size", "delete"):
+        with pytest.raises(Invalid, match="has the marker of another driver"):
+            ACTS[act](store)
+
+
+def test_an_object_that_is_gone_is_lost(tmp_path: Path) -> None:
+    """In the right root an object is lost, in a bucket also when the marker is, too."""
+    _, worker = driver(folders(tmp_path))
+    with pytest.raises(Lost):
+        opened(worker).get(NAME)
+    assert opened(worker).size_bytes(NAME) is None
+    bucket = f"memory://{tmp_path.name}"
+    services, worker = driver(bucket)
+    services.store.put(f"{NAME}1", b"x", "w")
+    services.store.delete(worker.markers)
+    with pytest.raises(Lost):
+        opened(worker).get(NAME)
+    services.store.delete([f"{NAME}1"])
+    with pytest.raises(Unavailable):
+        opened(worker).get(NAME)
+
+
+def test_a_process_asks_once() -> None:
+    """A process sends one more request to each bucket that it writes to, none to read objects, and
+    three for an object that is gone."""
+    inner = MemoryBlobStore()
+    (marker,) = Root.marker_names(LAYOUT.markers(1), 1)
+    inner.put(marker, b"key", "w")
+    store = RootedStore(inner, Root("s3://b/r", LAYOUT.prefix, (marker,), "key"))
+    before = store.requests
+    for number in range(3):
+        store.put(f"{NAME}{number}", b"x", "w")
+    store.delete([f"{NAME}0"])
+    assert (3, 1, 0, 0) == counts(store, before)
+    before = store.requests
+    store.get(f"{NAME}1")
+    assert store.size_bytes(f"{NAME}1") == 1
+    assert (0, 1, 1, 0) == counts(store, before)
+    before = store.requests
+    with pytest.raises(Lost):
+        store.get(NAME)
+    assert (0, 4, 0, 0) == counts(store, before)
+
+
+def states(*facts: Fact) -> tuple[JobState, ...]:
+    log = MemoryEventLog()
+    state_facts(log, *facts)
+    return fold(events(log))
+
+
+def counts(store: BlobStore, before: Any) -> tuple[int, int, int, int]:
+    sent = store.requests - before
+    return sent.puts, sent.gets, sent.heads, sent.lists
+
+
+def test_a_driver_that_comes_back_without_the_mount(tmp_path: Path) -> None:
+    """A driver that takes over a job with stored results marks no second root."""
+    (state,) = states(*OPENING, produced(0, 1))
+    store, root = open_store((tmp_path / "b").as_uri())
+    worker = WorkerSettings("k", JOB, KAFKA, (tmp_path / "b").as_uri(), root, (), Limits(), 1.0)
+    with pytest.raises(Invalid, match="none of its objects is in"):
+        JobServices(KAFKA, store, worker, ExitStack()).marked(state)
+    assert not (tmp_path / "b").exists()
+
+
+def test_markers_are_no_orphans_and_go_with_the_job() -> None:
+    """fsck and sweeps know markers: that of a job that goes on stays, those of its drivers go with
+    the job, and that of a later driver stays."""
+    store, layout = MemoryBlobStore(), Layout("root", JOB)
+    names = [f"{layout.markers(epoch)}0" for epoch in (1, 2)]
+    for name in names:
+        store.put(name, b"key", "w")
+    (goes_on,) = states(REGISTERED)
+    assert check(store, "root", lambda: (goes_on,)).clean
+    closed = replace(goes_on, closed="closed")
+    findings = check(store, "root", lambda: (closed,))
+    assert [(Kind.ORPHAN, names[0])] == [(each.kind, each.name) for each in findings.found]
+    assert 1 == ObjectDeleter(store, "root").sweep(closed)
+    assert names[1:] == [stat.name for stat in store.list("")]
