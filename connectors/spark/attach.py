@@ -32,6 +32,7 @@ from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
 from .jvm.held_executors import hold_limits
 from .jvm.pages.query_page import QueryPage
+from .jvm.task_settings import TaskSettings
 from .report import Hold
 from .services import JobServices, StartLocal, StartPage, open_services
 from .session import Headgate
@@ -200,7 +201,8 @@ def _require_headgate(spark: SparkSession) -> None:
     slots = max(1, context.defaultParallelism)
     try:
         nowhere: RDD[Any] = context.parallelize([], slots)
-        nowhere.mapPartitionsWithIndex(ship(probe)).collect()
+        with TaskSettings(spark).carried("headgate: check executors"):
+            nowhere.mapPartitionsWithIndex(ship(probe)).collect()
     except PySparkException as exc:
         raise cause(exc) or exc from None
 

@@ -19,6 +19,7 @@ from .exchanges.exchange import Exchanger
 from .exchanges.transport import JvmTransport, StoredReader
 from .jvm.catalyst import CatalystDoor
 from .jvm.scheduler import end_jobs
+from .jvm.task_settings import TaskSettings
 from .queries.planner import Planner
 from .tasks.warm_up_task import WarmUpTask
 
@@ -34,6 +35,7 @@ class WarmUp:
         self._exchanger = exchanger
         self._door = door
         self._tag = f"headgate-warm-up-{os.urandom(8).hex()}"
+        self._settings = TaskSettings(exchanger.spark)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headgate-warm-up", daemon=True)
         self._thread.start()
@@ -52,8 +54,8 @@ class WarmUp:
     def _run(self) -> None:
         try:
             self._context.addJobTag(self._tag)
-            self._context.setJobDescription("headgate: prepare workers for the first query")
-            self._prepare()
+            with self._settings.carried("headgate: prepare workers for the first query"):
+                self._prepare()
         except Exception as exc:  # it is the first query's turn to raise it
             if not self._closed.is_set():
                 _LOG.info("the session was not prepared for its first query: %s", exc)

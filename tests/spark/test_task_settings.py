@@ -68,6 +68,40 @@ def test_below_a_query(
         assert told(df) == told(hg.offload(df))
 
 
+JOINED = (
+    "select b.id, t.x from range(40) b join (select id % 5 k, min({}) x from range(40) group by k)"
+    " t on b.id = t.k"
+)
+SCALAR = "select id from range(40) where (select count({}) from range(3)) >= id"
+
+
+@pytest.mark.parametrize(("expression", "conf"), ANSWERED)
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        JOINED,
+        SCALAR,
+        f"select x, count(*) from ({JOINED}) group by x",
+        f"select * from ({JOINED}) a join (select max(id) m from range(9)) b on a.id <= b.m",
+    ],
+    ids=["broadcast", "subquery", "below an exchange", "sent early"],
+)
+def test_beside_the_exchanges(
+    spark: SparkSession,
+    hg: Headgate,
+    query: str,
+    expression: str,
+    conf: dict[str, str],
+    adaptive: str,
+) -> None:
+    """Rows of broadcasts and subqueries are computed under the settings, those of the last stage
+    and of stages below an exchange."""
+    with setting(spark, {**conf, "spark.sql.adaptive.enabled": adaptive}):
+        df = spark.sql(query.format(expression))
+        assert told(df) == told(hg.offload(df))
+
+
 def test_an_error_that_a_setting_asks_for(spark: SparkSession, hg: Headgate) -> None:
     """A query that fails in Spark under a setting fails in Headgate under that setting."""
     with setting(spark, STRICT):

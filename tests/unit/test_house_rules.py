@@ -23,6 +23,11 @@ PATH = re.compile(r"`((?:src|control|storage|connectors|infra|testing|tests|docs
 PRIVATE_SPARK = {"_jvm", "_jdf", "_jsparkSession"}
 BEHIND_THE_DOOR = ("connectors/spark/jvm/", "connectors/spark/queries/")
 
+STARTS_JOBS = {"execute", "executeCollect", "prepare", "cachedColumnBuffers", "collect"}
+STARTS_JOBS_OF = {"runs", "runJob", "collectAsync", "collectPartitions"}
+ASKS_FOR_SETTINGS = {"require_carried", "executing", "carried"}
+START_NO_JOBS = ("connectors/spark/patches/", "connectors/spark/tasks/")
+
 QUESTIONS = {"What", "Whether", "Of", "How", "Where", "Whoever"}
 EMPTY = {"found", "one", "held", "told", "said"}
 FORBIDDEN = {"manager", "helper", "util", "data", "info", "process", "misc"}
@@ -139,6 +144,26 @@ def test_private_spark_has_one_door() -> None:
     """Only the files behind the private door use Spark's private names."""
     users = {name_of(p) for p in product() if attributes(p) & PRIVATE_SPARK}
     assert [name for name in users if not name.startswith(BEHIND_THE_DOOR)] == []
+
+
+def test_jobs_start_with_settings() -> None:
+    """A function that may start a job of Spark's asks for the settings that the job carries. The
+    actions of a DataFrame carry them themselves."""
+    wrong = []
+    for path in product():
+        if "connectors/" not in (name := name_of(path)) or name.startswith(START_NO_JOBS):
+            continue
+        for function in functions(path):
+            called = {
+                (getattr(node.func, "attr", getattr(node.func, "id", "")), not node.args)
+                for node in ast.walk(function)
+                if isinstance(node, ast.Call)
+            }
+            names = {each for each, _ in called}
+            starts = any((each, True) in called for each in STARTS_JOBS) or names & STARTS_JOBS_OF
+            if starts and not names & ASKS_FOR_SETTINGS:
+                wrong.append(f"{name}:{function.lineno} {function.name}")
+    assert wrong == []
 
 
 def test_docstrings_are_sentences() -> None:

@@ -30,8 +30,7 @@ class Driver:
         self.runs = 0
         self.missing = frozenset({1})
         self.waiting: frozenset[int] = frozenset()
-        tracker = SimpleNamespace(getJobIdsForGroup=lambda _: [])
-        context = SimpleNamespace(setLocalProperty=lambda *_: None, statusTracker=lambda: tracker)
+        context = SimpleNamespace(setLocalProperty=lambda *_: None, addJobTag=lambda _: None)
         pace = Pace(poll_s=0.001, retry_s=0.01)
         self.repairs = Reruns(
             cast(SparkContext, context), job_id("job"), "tests", lambda _: self.state(), pace
@@ -140,6 +139,7 @@ def test_readers_make_room_until_the_tasks_have_slots(
             ended.set()
         return Driver.state(driver)
 
+    monkeypatch.setattr(rerun, "running_stages", lambda context, tag: {1})
     monkeypatch.setattr(rerun, "put_first", lambda context, stages: None)
     monkeypatch.setattr(
         rerun, "running_tasks", lambda context, stages: min(most, free + len(killed))

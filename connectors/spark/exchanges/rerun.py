@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from ....control.clock import PACE, Pace
 from ....control.ids import JobId, ResultId
 from ....control.model.state import ResultState
-from ..jvm.scheduler import kill_task, put_first, running_tasks
+from ..jvm.scheduler import kill_task, put_first, running_stages, running_tasks
 from ..jvm.task_settings import DESCRIPTION, WRITES, TaskSettings
 from ..tasks.shipping import cause
 
@@ -30,7 +30,6 @@ _SETTLE_TURNS = 10
 _PATIENCE_TURNS = 10
 _LONG_PATIENCE_TURNS = 60
 
-_GROUP = "spark.jobGroup.id"
 _POOL = "spark.scheduler.pool"
 
 StateOf = Callable[[ResultId], ResultState | None]
@@ -163,22 +162,20 @@ class Reruns:
         return frozenset(state.reproduction.reproducing)
 
     def _run(self, result: ResultId, stage: Writing, missing: list[int]) -> None:
-        group = f"headgate-rerun-{result}"
-        with ThreadPoolExecutor(1, thread_name_prefix=group) as executor:
-            job = executor.submit(self._again, group, result, stage, missing)
-            self._make_room(group, result, missing, job)
+        tag = f"headgate-rerun-{result}"
+        with ThreadPoolExecutor(1, thread_name_prefix=tag) as executor:
+            job = executor.submit(self._again, tag, result, stage, missing)
+            self._make_room(tag, result, missing, job)
             job.result()
 
-    def _again(self, group: str, result: ResultId, stage: Writing, missing: list[int]) -> None:
+    def _again(self, tag: str, result: ResultId, stage: Writing, missing: list[int]) -> None:
         context = self.context
-        context.setLocalProperty(_GROUP, group)
-        context.setLocalProperty(_POOL, group)
+        context.addJobTag(tag)
+        context.setLocalProperty(_POOL, tag)
         context.setLocalProperty(DESCRIPTION, f"{WRITES} {result} again, {missing}")
         stage.again(missing)
 
-    def _make_room(
-        self, group: str, result: ResultId, missing: list[int], job: Future[None]
-    ) -> None:
+    def _make_room(self, tag: str, result: ResultId, missing: list[int], job: Future[None]) -> None:
         """Kill waiting readers until every task of the rerun has a slot: one in each turn, up to
         the number of slots that it lacked, and one more every `_PATIENCE_TURNS`. If it lacks none,
         its tasks may themselves wait for another result: one more every `_LONG_PATIENCE_TURNS`."""
@@ -194,7 +191,7 @@ class Reruns:
             waiting = sorted(state.reproduction.waiting - killed)
             if not waiting or not set(missing) - begun:
                 continue
-            stages = self._stages_of(group)
+            stages = running_stages(self.context, tag)
             # a task that has a slot may need seconds until the log says that it has begun
             lacking = len(set(missing) - winners.keys()) - running_tasks(self.context, stages)
             needed = min(needed, lacking + len(killed))
@@ -204,11 +201,6 @@ class Reruns:
                 killed.add(waiting[-1])
                 reason = f"makes room for result {result}, which it waits for"
                 kill_task(self.context, waiting[-1], reason)
-
-    def _stages_of(self, group: str) -> set[int]:
-        tracker = self.context.statusTracker()
-        infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-        return {stage for info in infos if info is not None for stage in info.stageIds}
 
     def _settle(self, result: ResultId) -> None:
         """Wait a while for the master's decisions on the partitions that were produced."""

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from .. import types
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
+from ..jvm.task_settings import require_carried
 from ..tasks.exchange_tasks import SUBPARTITION, ReaderTask
 from ..tasks.frames import Frames, RunFrames, Volume, layout_of
 from ..tasks.shipping import ship
@@ -120,9 +121,11 @@ class PublicMapStage:
         return self.volumes.getNumPartitions()
 
     def run(self) -> list[int]:
+        require_carried()
         return [volume.rows for volume in self.volumes.collect()]
 
     def run_again(self, partitions: list[int]) -> None:
+        require_carried()
         self.volumes.context.runJob(self.volumes, lambda volumes: volumes, partitions)
 
 

@@ -60,7 +60,8 @@ class Cache:
         filled = Filled(door, frame, self.builder)
         try:
             self.plan_by(frame._jdf.queryExecution().executedPlan())
-            self.builder.cachedColumnBuffers()
+            with door.executing():
+                self.builder.cachedColumnBuffers()
         except BaseException:
             filled.close()
             raise

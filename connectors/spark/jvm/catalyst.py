@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,6 +32,7 @@ from .compiled_classes import CompiledClasses
 from .gateway.dropped_objects import release_together
 from .keys import places
 from .task_rdds import TaskRdds
+from .task_settings import require_carried
 
 _INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
 _SCANS = ("LogicalRDD", "RDDScanExec")
@@ -191,21 +192,29 @@ class CatalystDoor:
         counts as at least `row_bytes`: Spark counts next to nothing for a null struct."""
         rows_max = max(1, _BATCH_BYTES // max(1, row_bytes))
         convert = self._convert(plan.schema(), min(_BATCH_ROWS, rows_max))
-        with self._executing():
-            rows = plan.execute()
-        pairs = rows.mapPartitions(convert, False, self.jvm.any)
+        pairs = self.execute(plan).mapPartitions(convert, False, self.jvm.any)
         return self.jvm["pairs"](pairs, self.jvm.any, self.jvm.any).keys().rdd()
 
     def sorted_runs(self, plan: Any, layout: str) -> Any:
         """Return a physical plan's rows, whose last column is the number of the subpartition, as
         an RDD of runs in bytes."""
-        with self._executing(), self.jvm.together() as calls:
+        with self.executing(), self.jvm.together() as calls:
             (runs,) = calls.now(self._compiled.runs(calls, plan, layout))
         return runs
 
-    def _executing(self) -> AbstractContextManager[None]:
-        """Make the session of the query that this thread runs the active one inside."""
-        return self.active(getattr(self._thread, "session", None) or self._session)
+    def execute(self, plan: Any) -> Any:
+        """Execute a physical plan, and return its rows as an RDD. Its broadcasts, its
+        subqueries, and the stages of an adaptive plan run now."""
+        with self.executing():
+            return plan.execute()
+
+    @contextmanager
+    def executing(self) -> Iterator[None]:
+        """Make the session of the query that this thread runs the active one inside. Plans may
+        start jobs there."""
+        require_carried()
+        with self.active(getattr(self._thread, "session", None) or self._session):
+            yield
 
     def try_converter(self) -> None:
         """Make a converter for no columns.

@@ -98,6 +98,16 @@ def put_first(context: SparkContext, stages: Collection[int]) -> None:
         getattr(tasks, "priority_$eq")(-1)
 
 
+def running_stages(context: SparkContext, tag: str) -> set[int]:
+    """Return the stages of the running jobs with a tag."""
+    jvm: Any = context._jvm
+    running = jvm.java.util.ArrayList()
+    running.add(jvm.org.apache.spark.JobExecutionStatus.RUNNING)
+    jobs = context._jsc.sc().statusStore().jobsList(running)
+    tagged = [job for at in range(jobs.size()) if (job := jobs.apply(at)).jobTags().contains(tag)]
+    return {int(stage) for job in tagged for stage in job.stageIds().mkString(" ").split()}
+
+
 def running_tasks(context: SparkContext, stages: Collection[int]) -> int:
     """Return the number of task slots that these stages have."""
     return sum(tasks.runningTasks() for tasks in _tasks_of(context, stages))

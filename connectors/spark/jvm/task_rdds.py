@@ -16,6 +16,7 @@ from ..tasks.frames import VolumeFrames, Volumes
 from ..tasks.shipping import Task
 from .bridge import Jvm
 from .compiled_classes import CompiledClasses
+from .task_settings import require_carried
 
 _AWAIT = "scala.concurrent.Await"
 _COMMAND_BYTES_MAX = 1 << 20  # PySpark sends a larger one as a broadcast
@@ -36,6 +37,7 @@ class JvmMapStage:
     def run(self) -> list[int]:
         # `collect` would have Spark examine the whole code of its context, which takes longer than
         # a small job
+        require_carried()
         with self._jvm.together() as calls:
             job = self._jvm["job"](self._rdd, self._jvm.any).collectAsync()
             rows = self._jvm.only(_AWAIT).result(job, self._jvm.for_ever)
@@ -46,6 +48,7 @@ class JvmMapStage:
         return [each for (each,) in json.loads(text)]
 
     def run_again(self, partitions: list[int]) -> None:
+        require_carried()
         chosen = self._gateway.new_array(self._gateway.jvm.int, len(partitions))
         for at, partition in enumerate(partitions):
             chosen[at] = partition

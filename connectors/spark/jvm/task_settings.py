@@ -1,13 +1,16 @@
-"""Pass a session's settings to the tasks of its jobs.
+"""Start jobs of Spark with what the user has set.
 
-Spark's own actions pass them as local properties of their jobs, and the tags by which a user may
-end the jobs. Jobs of RDDs have neither: their tasks would use Spark's defaults.
+Spark's own actions pass the settings of the session to their tasks as local properties of their
+jobs, and the tags by which a user may end the jobs. Jobs that start outside of an action have
+neither: their tasks use Spark's defaults, and give other rows. So each call of ours that may start
+a job asks `require_carried` first, and only `TaskSettings.carried` satisfies it.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -19,15 +22,20 @@ from pyspark.sql import SparkSession
 from .bridge import Jvm
 
 DESCRIPTION = "spark.job.description"
+TAGS = "spark.job.tags"
 WRITES = "headgate: write"
 """The first words of the description of each job whose last stage writes a result."""
 _REDACTIONS = ("spark.redaction.string.regex", "spark.sql.redaction.string.regex")
 _JAVAS = ("&&", "[[")
 _HIDDEN = "*********(redacted)"
+_OF_THREADS = ("spark.jobGroup.id", "spark.job.interruptOnCancel")
+_thread = threading.local()
+"""Its `carried` are the settings that the jobs of the thread have."""
 
 
 class TaskSettings:
-    """The settings of a session at the time when this object is made."""
+    """The settings of a session, and the group and tags of the thread, at the time when this object
+    is made."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = Jvm(spark)
@@ -35,11 +43,14 @@ class TaskSettings:
             session, context = spark._jsparkSession, spark.sparkContext._jsc
             configured = calls.on(session).sessionState().conf().getAllConfs()
             settings = self._jvm.java_map(configured)
-            redactions = [settings.get(key) for key in _REDACTIONS]
-            self._context, self._settings, *self._redactions = calls.now(
-                calls.on(context).sc(), settings, *redactions
-            )
-        self._tags = _session_tags(self._jvm, session)
+            core = calls.on(context).sc()
+            asked = [settings.get(key) for key in _REDACTIONS]
+            asked += [core.getLocalProperty(key) for key in (TAGS, *_OF_THREADS)]
+            self._context, self._settings, *texts = calls.now(core, settings, *asked)
+        self._redactions, (tags, *of_thread) = texts[:2], texts[2:]
+        self._of_thread = dict(zip(_OF_THREADS, of_thread, strict=True))
+        named = (tags or "").split(",")
+        self._tags = [*_session_tags(self._jvm, session), *filter(None, named)]
 
     @cached_property
     def hide(self) -> Callable[[str], str]:
@@ -50,18 +61,26 @@ class TaskSettings:
     def carried(self, description: str = "") -> Iterator[None]:
         """Pass the settings to the tasks of the jobs that this thread starts inside. Spark's pages
         show the description of these jobs, if there is one. An interrupt ends those that run."""
+        outside = getattr(_thread, "carried", None)
+        if outside is self and not description:
+            yield
+            return
         tag = f"headgate-{os.urandom(8).hex()}"
         with self._jvm.together() as calls:
             context = calls.on(self._context)
             before = context.getLocalProperties()
             properties = before.clone()
             properties.putAll(self._settings)
+            for key, value in self._of_thread.items():
+                if value:
+                    properties.putIfAbsent(key, value)
             if description:
                 properties.setProperty(DESCRIPTION, description)
             context.setLocalProperties(properties)
             for each in (*self._tags, tag):
                 context.addJobTag(each)
             (before,) = calls.now(before)
+        _thread.carried = self
         try:
             yield
         except KeyboardInterrupt:
@@ -69,11 +88,17 @@ class TaskSettings:
                 self._context.cancelJobsWithTag(tag)
             raise
         finally:
+            _thread.carried = outside
             self._context.setLocalProperties(before)
 
     def describe(self, description: str) -> None:
         """Describe the jobs that this thread starts from now on."""
         self._context.setLocalProperty(DESCRIPTION, description)
+
+
+def require_carried() -> None:
+    """Assert that jobs of this thread carry the settings of a session: the caller starts one."""
+    assert getattr(_thread, "carried", None) is not None, "this job would have Spark's settings"
 
 
 def _session_tags(jvm: Jvm, session: Any) -> list[str]:

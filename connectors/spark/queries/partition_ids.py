@@ -102,7 +102,9 @@ class PartitionIds:
             frame.withColumn("drawn", F.rand()).orderBy("drawn").limit(min(wanted, _SAMPLED_MAX))
         )
         sample = drawn.drop("drawn")._jdf.queryExecution().executedPlan()
-        keyed = self._jvm["array"].unsafeWrapArray(sample.executeCollect()).sorted(ordering)
+        with self._door.executing():
+            drawn_rows = sample.executeCollect()
+        keyed = self._jvm["array"].unsafeWrapArray(drawn_rows).sorted(ordering)
         step = max(1, keyed.size() // count)
         end = min(step * (count - 1), keyed.size())
         places = self._jvm.only(_NUMBERS).apply(step - 1, end, step)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -23,6 +23,7 @@ from ..jvm.bridge import name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..jvm.commands import OptimizedQuery
+from ..jvm.task_settings import TaskSettings
 from ..tasks.partial_aggregates import Merging
 from ..types import stored_schema
 from .adaptive import AdaptiveSettings, adaptive_settings
@@ -68,6 +69,7 @@ class Planner:
         self._spark = spark
         self._door = door
         self._jvm = jvm = door.jvm
+        self.settings = TaskSettings(spark)
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
         self._session.conf().set(_HASHED_MAPS, "true")  # the optimizer sorts maps first
@@ -292,7 +294,7 @@ class Planner:
         with self.active():
             root = self._fill(plan.root, scans)
             executed, shown = self.stages.add(root)
-            rows, partitioning = executed.execute(), root.outputPartitioning()
+            rows, partitioning = self._door.execute(executed), root.outputPartitioning()
             rows = self._jvm["with settings"](rows, self._session.sessionState().conf())
         stated = OutputColumns(self._jvm, self._asked, plan.top)
         columns = stated.columns(root)
@@ -385,7 +387,7 @@ class Planner:
     def _executing(self, rows: Any) -> Any:
         """Return a leaf that executes a plan. Spark, which plans what reads the leaf, does not plan
         the rows again: it could add exchanges."""
-        executed = self.stages.add(rows)[0].execute()
+        executed = self._door.execute(self.stages.add(rows)[0])
         return self._leaf(
             rows.output(), executed, self._jvm["unknown"](executed.getNumPartitions())
         )
@@ -447,6 +449,9 @@ class Planner:
         """Make the session of this planner the active one of this thread until it ends."""
         self._door.keep_active(self._session)
 
-    def active(self) -> AbstractContextManager[None]:
-        """Make the session of this planner the active one of this thread inside."""
-        return self._door.active(self._session)
+    @contextmanager
+    def active(self, description: str = "") -> Iterator[None]:
+        """Make the session of this planner the active one of this thread inside. Jobs carry the
+        settings of the user's, and the description, if there is one."""
+        with self.settings.carried(description), self._door.active(self._session):
+            yield

@@ -75,7 +75,8 @@ class QueryStages:
         show(shown)
         for name, node in self._jvm.named_items(executed):
             if name == BROADCAST:  # else it is merged with an equal one
-                node.prepare()
+                with self._door.executing():
+                    node.prepare()
                 self._sent.append(node)
 
     @property

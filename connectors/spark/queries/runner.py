@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +24,6 @@ from ..jvm.commands import OptimizedQuery
 from ..jvm.pages.query_page import QueryPage
 from ..jvm.scheduler import end_jobs
 from ..jvm.spark_shuffles import accounted
-from ..jvm.task_settings import TaskSettings
 from ..settings import PREFIX
 from ..tasks.exchange_tasks import ReaderTask, ReadTask
 from ..tasks.grouped.group_task import GroupTask
@@ -87,10 +86,13 @@ class QueryRunner:
         self._exchanger = exchanger
         self._plans = plans
         self._name = name
-        self._settings = TaskSettings(exchanger.spark)
         self._runs: dict[Mark, Future[FinishedExchange]] = {}
         self._plan: Plan | None = None
         self._reused = 0
+
+    def active(self) -> AbstractContextManager[None]:
+        """Let this thread plan the query, and start its jobs, inside."""
+        return self._plans.active()
 
     def empty_caches(self, asked: Query) -> list[Cache]:
         """Return the empty caches that a query reads, as far as Spark tells their plans."""
@@ -125,13 +127,13 @@ class QueryRunner:
         self._plans.keeps_rows = self._plan is None
         first = self._plan or self.plan(asked)
         if first.shuffles or first.is_shortened:
-            self.page.begin(self._settings.hide)
+            self.page.begin(self._plans.settings.hide)
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
         try:
             begin = inheritable_thread_target(self._exchanger.spark)(self._plans.keep_active)
             pooled = ThreadPoolExecutor(_AT_ONCE, "headgate-offload", begin)
-            with self._plans.active(), pooled as pool:
+            with self._plans.active("headgate: prepare the last stage"), pooled as pool:
                 try:
                     plan = self._run_all(first, pool)
                     is_changed = self._runs or plan.is_shortened
@@ -193,7 +195,7 @@ class QueryRunner:
         """Begin the broadcasts of the stages that have to wait for exchanges, as Spark does."""
         stages = [shuffle.stage for shuffle in plan.shuffles if shuffle.mark is None]
         if sent := [node for stage in (*stages, plan.last) for node in stage.sent]:
-            with self._settings.carried("headgate: broadcast to later stages"):
+            with self._plans.active("headgate: broadcast to later stages"):
                 self._plans.stages.send(sent, self.page.early)
 
     def _refused_in(self, plan: Plan) -> Plan:
@@ -265,8 +267,8 @@ class QueryRunner:
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
         label, result = node.public_label, self._name()
-        described = description(result, self._settings.hide(label))
-        with self._plans.active(), self._settings.carried(f"headgate: prepare {described}"):
+        described = description(result, self._plans.settings.hide(label))
+        with self._plans.active(f"headgate: prepare {described}"):
             scans = self._scans(shuffle.inputs)
             transport = self._transport(shuffle, scans)
             known = self._exchanger.job_context.known
@@ -283,7 +285,7 @@ class QueryRunner:
                     node.count,
                     label,
                     result,
-                    self._settings,
+                    self._plans.settings,
                     together_bytes,
                     partial(self._plans.likely_bytes, shuffle),
                 )

@@ -119,8 +119,9 @@ class SessionQueries:
         """Run the exchanges of a query now, and keep their rows until nothing can read them."""
         with self.in_use.query(), self._exchanger.page() as page:
             query = self.query(page)
-            self.fill(query, df)
-            out = self.offload_by(query, df)
+            with query.active():
+                self.fill(query, df)
+                out = self.offload_by(query, df)
             self.keep(out, self.finished[out].results)
         return out
 
@@ -276,13 +277,15 @@ class SessionQueries:
         filled: list[str] = []
         try:
             query = self.query(page)
-            filled = self.fill(query, df)
-            refusals = query.refusals(df, collected)
-            if not all(refusals) and not refusal:
-                out = self.offload_by(query, df)
-                return out, filled + [why for _, why in self.finished[out].refused]
-            reasons = refusals if all(refusals) else [refusal]
-            if not is_new and query.reads_cache(df):
+            with query.active():
+                filled = self.fill(query, df)
+                refusals = query.refusals(df, collected)
+                if not all(refusals) and not refusal:
+                    out = self.offload_by(query, df)
+                    return out, filled + [why for _, why in self.finished[out].refused]
+                reasons = refusals if all(refusals) else [refusal]
+                is_outlived = not is_new and query.reads_cache(df)
+            if is_outlived:
                 df = df.select("*")  # planned anew: the user's plan could outlive the cache
         except Exception as exc:
             if is_sparks(exc):

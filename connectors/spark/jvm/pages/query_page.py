@@ -157,9 +157,10 @@ class QueryPage:
                     modifiedConfigs={},
                     jobTags=[],
                 )
-                properties = calls.on(self._properties)
-                properties.setProperty(_NUMBER, str(number))
-                properties.setProperty(_ROOT, str(root or number))
+                properties, context = calls.on(self._properties), calls.on(self._spark.context)
+                for key, value in ((_NUMBER, number), (_ROOT, root or number)):
+                    properties.setProperty(key, str(value))
+                    context.setLocalProperty(key, str(value))
             self._number = number
 
     def stage(self, result: ResultId, label: str, plan: Any) -> None:
