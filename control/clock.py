@@ -75,6 +75,29 @@ class Deadline:
         """Return the limit of one wait for events."""
         return min(PACE.poll_s, self.left_s)
 
+    def progress(self) -> None:
+        """Take in that the work goes on. A deadline stays where it is."""
+
     def pause(self, times: int = 1) -> None:
         """Wait before another look, `times` as long as usual, but not beyond the deadline."""
         self.clock.sleep_s(min(times * PACE.pause_s, self.left_s))
+
+
+class ProgressDeadline(Deadline):
+    """A limit of the time without progress, for work whose length nobody knows."""
+
+    __slots__ = ("_limit_s", "_until_s")
+    _limit_s: float
+    _until_s: float
+
+    def __init__(self, limit_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        Deadline.__init__(self, clock.monotonic_s() + limit_s, clock)
+        object.__setattr__(self, "_limit_s", limit_s)
+        self.progress()
+
+    def progress(self) -> None:
+        object.__setattr__(self, "_until_s", self.clock.monotonic_s() + self._limit_s)
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._until_s - self.clock.monotonic_s())

@@ -132,7 +132,11 @@ def read_to(follower: Follower, end: int, limit: int, deadline: Deadline) -> Ite
         Unavailable: the log cannot be read, or not within the deadline.
         Lost: the log no longer holds the events at the position.
     """
+    before = None
     while (position := follower.position()) < end:
+        if position != before:
+            deadline.progress()
+            before = position
         if deadline.passed:
             raise Unavailable(f"the log was read up to {position} of {end} in time")
         yield from follower.poll(limit, deadline.poll_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from ..clock import SYSTEM_CLOCK, Clock, Deadline
+from ..clock import SYSTEM_CLOCK, Clock, Deadline, ProgressDeadline
 from ..errors import Lost, Unavailable
 from ..events.types import Recorded
 from ..ids import JobId
@@ -82,12 +82,16 @@ class FollowedJobs:
         """
         self.open()
         ends = self.offsets()
-        while self.lag(ends):
+        lag = before = self.lag(ends)
+        while lag:
+            if lag < before:
+                deadline.progress()
             if deadline.passed:
                 raise Unavailable("the log was not read to its end in time")
             for placed in self.poll(deadline.poll_s):
                 self.take(placed.recorded)
                 see(placed.recorded)
+            before, lag = lag, self.lag(ends)
         self.forget(ends)
 
     def offsets(self) -> Mapping[int, range]:
@@ -135,7 +139,7 @@ class FollowedJobs:
             if entry.position <= oldest[self._log.partition(job)]
         ]
         if without_events:
-            stored = self._log.read_state(None, Deadline.after(READ_S_MAX))
+            stored = self._log.read_state(None, ProgressDeadline(READ_S_MAX))
             kept = {job_of(key) for key in stored}
             gone = set(without_events) - kept
             self.jobs = {job: entry for job, entry in self.jobs.items() if job not in gone}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from ..clock import PACE, Deadline
+from ..clock import PACE, ProgressDeadline
 from ..errors import Invalid
 from ..events.types import Produced, Recorded, SegmentProduced, SegmentSummary
 from ..ids import JobId, job_id
@@ -17,14 +17,14 @@ from ..model.state import JobState
 from ..snapshots.resume import follow_all, read_snapshots
 from .audit import fold
 
-READ_S_MAX = 300.0
+READ_S_MAX = 300.0  # without progress
 _POLL_EVENTS_MAX = 500
 
 
 def known(log: EventLog, job: str) -> dict[JobId, Snapshot]:
     """Return the snapshots of one job, or of all jobs. Read them before the events: then no event
     between the two is missed."""
-    return read_snapshots(log, job_id(job) if job else None, Deadline.after(READ_S_MAX))
+    return read_snapshots(log, job_id(job) if job else None, ProgressDeadline(READ_S_MAX))
 
 
 def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator[Recorded]:
@@ -32,9 +32,9 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
 
     Raises:
         Invalid: the log has no event of the job, and `otherwise` does not name it.
-        Unavailable: the log cannot be read in time.
+        Unavailable: the log cannot be read, or no longer.
     """
-    deadline = Deadline.after(READ_S_MAX)
+    deadline = ProgressDeadline(READ_S_MAX)
     if not job:
         yield from log.read_all(deadline)
         return
@@ -50,7 +50,7 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
 def read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
     """Read the events of one job, or of all jobs, that are newer than the snapshots."""
     if job and (snapshot := snapshots.get(job_id(job))) is not None:
-        deadline = Deadline.after(READ_S_MAX)
+        deadline = ProgressDeadline(READ_S_MAX)
         start = max(snapshot.position, log.oldest(job_id(job)))
         with closing(log.follow(job_id(job), start)) as follower:
             yield from read_to(follower, follower.end(), _POLL_EVENTS_MAX, deadline)
@@ -59,7 +59,7 @@ def read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> I
         yield from read(log, job)
         return
     positions = {name: snapshot.position for name, snapshot in snapshots.items()}
-    yield from log.read_all(Deadline.after(READ_S_MAX), positions)
+    yield from log.read_all(ProgressDeadline(READ_S_MAX), positions)
 
 
 def states(log: EventLog, job: str) -> tuple[JobState, ...]:
@@ -71,7 +71,7 @@ def states(log: EventLog, job: str) -> tuple[JobState, ...]:
 def follow(log: EventLog, job: str) -> Iterator[Recorded]:
     if not job:
         raise Invalid("--follow needs --job: only the events of one job have an order")
-    with closing(follow_all(log, job_id(job), Deadline.after(READ_S_MAX))) as follower:
+    with closing(follow_all(log, job_id(job), ProgressDeadline(READ_S_MAX))) as follower:
         while True:
             yield from follower.poll(_POLL_EVENTS_MAX, PACE.poll_s)
 

@@ -134,10 +134,16 @@ class KafkaClients:
                 raise
 
     def partitions(self) -> int:
-        """Return the number of partitions of each topic; ask the cluster once for each identity."""
+        """Return the number of partitions of each topic; ask the cluster once for each identity.
+
+        A topic may have got more of them since. It keeps those that the jobs are spread over.
+        """
         if not (count := self._partitions):
             deadline = Deadline.after(self.settings.request_timeout_s)
-            count = self._partitions = self._described(self.settings.events_topic, deadline)
+            count = self._described(self.settings.events_topic, deadline)
+            for topic in self.settings.topics:
+                count = min(count, self._seen(topic.name, deadline) or count)
+            self._partitions = count
         return count
 
     def first_offset(self, place: Place) -> int:
@@ -316,6 +322,15 @@ class KafkaClients:
             if deadline.passed:
                 raise Unavailable(f"{doing}: a partition is missing or has no leader")
             deadline.pause()
+
+    def _seen(self, name: str, deadline: Deadline) -> int:
+        """Return the number of a topic's partitions, or 0 if it does not exist or is not for us."""
+        try:
+            return len(self._describe(name, deadline))
+        except KafkaException as exc:
+            if exc.args[0].name() in ("UNKNOWN_TOPIC_OR_PART", "TOPIC_AUTHORIZATION_FAILED"):
+                return 0
+            raise translate(exc.args[0], f"looking for topic {name}") from exc
 
     def _describe(self, name: str, deadline: Deadline) -> list[bool]:
         """Return for each partition of a topic True if it has a leader."""

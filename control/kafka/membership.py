@@ -26,7 +26,7 @@ from confluent_kafka import (
 )
 
 from ..clock import PACE, Deadline
-from ..errors import Conflict, Corrupt, Fenced, HeadgateError, Lost, Unavailable
+from ..errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid, Lost, Unavailable
 from ..events.types import Event, Recorded
 from ..log import Grant, Holder, Placed
 from .clients import KafkaClients
@@ -183,8 +183,8 @@ class KafkaMembership(KafkaTransactions):
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         starts = [TopicPartition(p.topic, p.partition, self._begin_at(p.partition)) for p in places]
         consumer.incremental_assign(starts)
-        if later := [place for place in starts if place.partition in self._later]:
-            consumer.pause(later)
+        if not_held := [place for place in starts if place.partition not in self._held]:
+            consumer.pause(not_held)
         # Read the place now, not at a commit: the coordinator accepts a step that names no member,
         # and the client of a member that was given up forgets its name before it calls `_lost`.
         self._place = consumer.consumer_group_metadata()
@@ -196,6 +196,10 @@ class KafkaMembership(KafkaTransactions):
         The client needs an offset in any case, so `poll` raises an error that occurs here. A
         partition that is unavailable, for example without a leader, is taken up later.
         """
+        if number >= (count := self._clients.partitions()):
+            text = "%s leaves partition %d alone: the jobs are spread over the first %d partitions"
+            _LOG.warning(text, self._what, number, count)
+            return OFFSET_BEGINNING
         try:
             grant = self._grant(number)
         except Unavailable as exc:
@@ -283,6 +287,13 @@ class KafkaMembership(KafkaTransactions):
         try:
             same = unread and unread[0][0] == message.value()
             event = unread.popleft()[1] if same else decoded(message, job_of(message))
+            if (ours := self._clients.place(event.job)).partition != number:
+                self._failure = Invalid(
+                    f"offset {offset} of partition {number} is an event of job {event.job}, which "
+                    f"belongs to partition {ours.partition}: the number of partitions of topic "
+                    f"{ours.topic} was changed. Use another prefix of topics"
+                )
+                return
             self._found.append(Placed(number, Recorded(offset, event, taken_ms(message))))
         except Corrupt as exc:
             if self.rejected == 0:

@@ -100,6 +100,7 @@ def _to_end(consumer: Consumer, place: Place, deadline: Deadline, end: int) -> I
         first = consumer.poll(deadline.poll_s)
         if first is None:
             continue
+        deadline.progress()
         for message in (first, *consumer.consume(_SCAN_LIMIT, 0)):  # does not wait for a second one
             error = message.error()
             if error is None:

@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
@@ -196,16 +196,20 @@ class GroupSteps:
 
     def _ask_oldest(self) -> None:
         """Ask the log for the oldest offset of each partition, every `refresh_s`. A job that has
-        ended is forgotten once the log has none of its events."""
+        ended, or is ignored, is forgotten once the log has none of its events."""
         if not self._next_oldest.passed:
             return
         self._next_oldest = Deadline.after(self._settings.pace.refresh_s, self._me.clock)
         for number, partition in self._held.items():
-            over = next((name for name, job in partition.jobs.items() if job.is_over), None)
+            over = (name for name, job in partition.jobs.items() if job.is_over)
+            if (known := next(chain(partition.ignored, over), None)) is None:
+                continue
             try:
-                partition.oldest = partition.oldest if over is None else self._log.oldest(over)
+                partition.oldest = self._log.oldest(known)
             except Unavailable as exc:
                 _LOG.warning("could not ask for the oldest offset of partition %d: %s", number, exc)
+            ignored = partition.ignored.items()
+            partition.ignored = {name: at for name, at in ignored if at > partition.oldest}
 
     def close(self) -> None:
         """Leave the group; an open step is dropped."""

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ...control.addresses import is_same_place
-from ...control.clock import SYSTEM_CLOCK, Deadline
+from ...control.clock import SYSTEM_CLOCK, Deadline, ProgressDeadline
 from ...control.contract import MasterSettings
 from ...control.errors import HeadgateError, Invalid
 from ...control.events.types import Lost, ReleaseRequested
@@ -163,7 +163,7 @@ def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False) -> None
         # Either clock may be wrong, and what is deleted too early is lost: the earlier one counts.
         now_ms = min(time_of(log, name, Deadline.after(READ_S_MAX)), SYSTEM_CLOCK.now_ms())
         snapshots = known(log, job)
-        beats = log.read_beats(job_id(job) if job else None, Deadline.after(READ_S_MAX))
+        beats = log.read_beats(job_id(job) if job else None, ProgressDeadline(READ_S_MAX))
         records = read_news(log, job, snapshots)
         oldest = by_partition(log, log.oldest)
         for candidate in list(neglected(records, snapshots, beats, now_ms, oldest)):

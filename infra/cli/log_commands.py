@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ...connectors.spark.report import job_report
-from ...control.clock import SYSTEM_CLOCK, Deadline
+from ...control.clock import SYSTEM_CLOCK, ProgressDeadline
 from ...control.errors import Invalid
 from ...control.ids import job_id, partition_id
 from ...control.inquiry.audit import audit
@@ -54,7 +54,7 @@ def run_jobs(target: Target, as_json: Json = False, utc: Utc = False) -> None:
     """List all jobs of the log, the oldest first: who decides, what is stored, how old it is."""
     with closing(target.open_log()) as log:
         snapshots = known(log, "")
-        beats = log.read_beats(None, Deadline.after(READ_S_MAX))
+        beats = log.read_beats(None, ProgressDeadline(READ_S_MAX))
         # This machine's clock may be late. To ask the log for its time would write to it.
         now_ms = max([SYSTEM_CLOCK.now_ms(), *beats.values()])
         followed = follow_jobs(read_news(log, "", snapshots), snapshots)
@@ -90,7 +90,7 @@ def events(
     """Print the log, one event a line."""
     with closing(target.open_log()) as log, suppress(KeyboardInterrupt):
         if rejected:
-            for record in log.read_rejected(Deadline.after(READ_S_MAX)):
+            for record in log.read_rejected(ProgressDeadline(READ_S_MAX)):
                 show(as_json, [views.rejected_row(record)], [fields.rejected_fields(record)])
             snapshots = known(log, job)
             records = refused(read(log, job, snapshots), snapshots)

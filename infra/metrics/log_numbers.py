@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from threading import Event, Lock
 
-from ...control.clock import PACE, SYSTEM_CLOCK, Clock, Deadline
+from ...control.clock import PACE, SYSTEM_CLOCK, Clock, ProgressDeadline
 from ...control.contract import PER_JOB, SESSION
 from ...control.errors import HeadgateError, Lost
 from ...control.events.types import ResultRegistered
@@ -139,7 +139,7 @@ class LogNumbersReader:
                 self._take(placed)
         now_s = self._clock.monotonic_s()
         if now_s >= self._beats_due_s:
-            beats = self._log.read_beats(None, Deadline.after(READ_S_MAX))
+            beats = self._log.read_beats(None, ProgressDeadline(READ_S_MAX))
             # a driver is not silent because its heartbeats are not read all the time
             self._beats, self._now_ms = beats, max([self._clock.now_ms(), *beats.values()])
             self._beats_due_s = self._clock.monotonic_s() + _BEATS_S

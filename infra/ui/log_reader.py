@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from ...control.clock import SYSTEM_CLOCK, Clock, Deadline
+from ...control.clock import SYSTEM_CLOCK, Clock, Deadline, ProgressDeadline
 from ...control.errors import Invalid, Lost
 from ...control.ids import JobId, job_id
 from ...control.inquiry.following import FollowedJobs
@@ -98,7 +98,7 @@ class LogReader:
             return self._listing
 
     def _listed(self) -> JobListing:
-        deadline = Deadline.after(READ_S_MAX)
+        deadline = ProgressDeadline(READ_S_MAX)
         jobs = self._jobs(deadline)
         beats = self._log.read_beats(job_id(self.only) if self.only else None, deadline)
         # This machine's clock may be late. To ask the log for its time would write to it.
@@ -149,7 +149,7 @@ class LogReader:
         name, watched = job_id(job), self._of(job_id(job))
         with watched.lock:
             if (now_s := self.clock.monotonic_s()) >= watched.beat_due_s:
-                beats = self._log.read_beats(name, Deadline.after(READ_S_MAX))
+                beats = self._log.read_beats(name, ProgressDeadline(READ_S_MAX))
                 watched.beat_ms = beats.get(name, 0)
                 watched.beat_due_s = now_s + _LISTING_S_MIN
             return watched.beat_ms
@@ -182,7 +182,7 @@ class LogReader:
             return watched
 
     def _read(self, watched: _Watched, job: JobId) -> JobHistory:
-        deadline = Deadline.after(READ_S_MAX)
+        deadline = ProgressDeadline(READ_S_MAX)
         if watched.follower is None or watched.history is None:
             watched.identity = self._log.identity(deadline)
             snapshot = known_without_indexes(self._log, job).get(job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from threading import Event
 
 import pytest
@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     OffsetSpec,
     ResourceType,
 )
@@ -28,7 +29,7 @@ from headgate.control.log import EventLog, StateRecord, partition_of
 from headgate.control.memory.log import MemoryEventLog
 from headgate.infra.devstack import stack
 from headgate.testing.event_log_basics import LIMIT_S, append, decision, fact
-from headgate.testing.master_group_suite import MasterGroupSuite, Member, holds, wait_for
+from headgate.testing.master_group_suite import MasterGroupSuite, Member, commit, holds, wait_for
 
 # The broker's minimum for both: a member that does not poll for that long is given up.
 SESSION = {"session.timeout.ms": "6000", "max.poll.interval.ms": "6000"}
@@ -231,3 +232,37 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         slow.membership._end(Deadline.after(LIMIT_S))
         wait_for(holds(other, 0, 1), other)
         assert "taken" in other.events
+
+    def test_more_partitions_change_no_job(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """When the topic of events gets more partitions, the jobs stay where they are. Once all
+        topics have more, a master says what was changed, and decides nothing in a wrong place."""
+        assert isinstance(log, KafkaEventLog)
+        self.grow(log, log._settings.events_topic)
+        append(log, fact(jobs[0], "fact"))
+        second = opened.enter_context(closing(KafkaEventLog(log._settings)))
+        member = self.member(opened, second, "one")
+        wait_for(holds(member, 0, 1), member)
+        commit(member, decision(jobs[0], "taken"), {0: member.membership.position(0)})
+        wait_for(lambda: member.events == ["fact", "taken"], member)
+
+        self.grow(log, log._settings.state_topic)
+        self.grow(log, log._settings.heartbeats_topic)
+        third = opened.enter_context(closing(KafkaEventLog(log._settings)))
+        names = (JobId(f"moved-{number}") for number in range(20))
+        moved = next(job for job in names if log.partition(job) != third.partition(job))
+        append(log, fact(moved, "fact"))
+        late = self.member(opened, third, "two")
+        with pytest.raises(Invalid, match=rf"job {moved}, .* the number of partitions .* changed"):
+            wait_for(lambda: False, member, late)
+
+    def grow(self, log: KafkaEventLog, topic: str) -> None:
+        """Give a topic twice as many partitions."""
+        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        more = NewPartitions(topic, 2 * self.PARTITIONS)
+        admin.create_partitions([more])[topic].result(LIMIT_S)
+        deadline = Deadline.after(LIMIT_S)
+        while len(admin.list_topics(topic, LIMIT_S).topics[topic].partitions) == self.PARTITIONS:
+            assert not deadline.passed, "the topic did not grow"
+            deadline.pause()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
+from typing import cast
 
 import pytest
 
-from headgate.control.clock import Deadline
+from headgate.control.clock import Deadline, ProgressDeadline
 from headgate.control.errors import Lost, Unavailable
 from headgate.control.events.types import (
     PartitionRegistered,
     Produced,
+    Recorded,
     ResultRegistered,
     SegmentProduced,
     SegmentSummary,
@@ -19,8 +21,8 @@ from headgate.control.events.types import (
 from headgate.control.ids import JobId, ResultId
 from headgate.control.inquiry.following import FollowedJobs
 from headgate.control.inquiry.neglected import follow_jobs
-from headgate.control.inquiry.reading import known, read_news, states
-from headgate.control.log import EventLog
+from headgate.control.inquiry.reading import READ_S_MAX, known, read_news, states
+from headgate.control.log import EventLog, Follower, Tail, read_to
 from headgate.control.memory.log import MemoryEventLog, MemoryTail
 from headgate.testing.event_log_basics import decision
 
@@ -37,6 +39,45 @@ def summary(followed: FollowedJobs) -> dict[JobId, tuple[object, ...]]:
         job: (entry.replay.snapshot(entry.position), entry.broken)
         for job, entry in followed.jobs.items()
     }
+
+
+class SlowLog:
+    """A follower and a tail that take 100 s for each of `left` events, and then stand still."""
+
+    def __init__(self, left: int) -> None:
+        self.clock, self.at, self.left = StoppedClock(), 0, left
+
+    def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
+        self.clock.at_ms += 100_000
+        self.at += self.at < self.left
+        return []
+
+    def position(self) -> int:
+        return self.at
+
+    def positions(self) -> Mapping[int, int]:
+        return {0: self.at}
+
+    def offsets(self) -> Mapping[int, range]:
+        return {0: range(20)}
+
+
+@pytest.mark.parametrize("left", [20, 19])
+@pytest.mark.parametrize("tails", [False, True])
+def test_a_reading_ends_when_it_stands_still(left: int, tails: bool) -> None:
+    """A reading takes as long as it has to, and is ended once it makes no progress."""
+    log = SlowLog(left)
+    with ExitStack() as expected:
+        if left < 20:
+            expected.enter_context(pytest.raises(Unavailable))
+        if tails:
+            followed = FollowedJobs(MemoryEventLog(), clock=log.clock)
+            followed._tail = cast(Tail, log)
+            followed.read_to_end(ProgressDeadline(READ_S_MAX, log.clock))
+        else:
+            limit = ProgressDeadline(READ_S_MAX, log.clock)
+            assert [] == list(read_to(cast(Follower, log), 20, 1, limit))
+    assert log.clock.at_ms == 1_000 + 100_000 * (20 if left == 20 else 22)
 
 
 def read_anew(log: EventLog) -> dict[JobId, tuple[object, ...]]:

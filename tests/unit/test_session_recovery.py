@@ -159,6 +159,24 @@ def test_a_master_that_stays_forgets_what_the_log_has_forgotten() -> None:
         assert JOBS[1] in steps.states
 
 
+def test_a_master_forgets_the_names_of_jobs_that_it_ignores() -> None:
+    """The name of a job of a driver is kept while the log has an event of the job, and no longer.
+    Then it may be the name of a job of a session."""
+    clock = StoppedClock(10**12)
+    log = MemoryEventLog(1, clock)
+    with closing(GroupSteps(log, MasterIdentity("one", "master", clock, ""), OFTEN)) as steps:
+        state_facts(log, JOBS[0], JobRegistered("per-job", "0", "tests"), clock=clock)
+        for forgotten in (False, True):
+            drive(log, Storage(), steps)
+            clock.at_ms += 300_000
+            steps.look()
+            assert forgotten is ({} == steps._held[0].ignored)
+            log.expire(JOBS[0], end(log))
+        state_facts(log, JOBS[0], *LIFE, clock=clock)
+        drive(log, Storage(), steps)
+        assert JOBS[0] in steps.states
+
+
 def test_time_brings_nothing_to_a_job_that_has_ended() -> None:
     """A master's look skips jobs that have ended, of which there may be many."""
     log = MemoryEventLog(1)
