@@ -26,7 +26,15 @@ from rich.text import Text
 from ..connectors.spark.attach import attach_session
 from ..connectors.spark.session import Headgate
 from ..control.clock import PACE, SYSTEM_CLOCK
-from ..control.events.types import AttemptStarted, Body, Consumable, Consumed, Produced, Recorded
+from ..control.events.types import (
+    AttemptStarted,
+    Body,
+    Consumable,
+    Consumed,
+    Newer,
+    Produced,
+    Recorded,
+)
 from ..control.ids import JobId
 from ..control.inquiry.audit import audit, fold
 from ..control.inquiry.reading import read
@@ -152,7 +160,7 @@ class _Watch:
                     self.records.append(recorded)
                     self._show(recorded.event.body)
 
-    def _show(self, body: Body) -> None:
+    def _show(self, body: Body | Newer) -> None:
         match body:
             case AttemptStarted():
                 self._progress.update(self._written, said=f"writing {body.attempt.partition}")

@@ -1,12 +1,15 @@
 """The binary form of events: Avro single-object encoding, one schema file per published version.
 
 A record consists of a two-byte marker, the schema's 64-bit fingerprint, and the body. Every version
-in `schemas/` stays readable: the reader finds the writer's schema by its fingerprint.
+in `schemas/` stays readable: the reader finds the writer's schema by its fingerprint. From version
+7 on, the body begins with the version as text, so that the record of a newer version is not taken
+for somebody else's.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
@@ -17,13 +20,13 @@ from typing import Any, cast, get_args
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from ..errors import Corrupt, Invalid
-from ..ids import NAME_CHARS_MAX, AttemptId, PartitionId, is_name
+from ..ids import NAME_CHARS_MAX, AttemptId, JobId, PartitionId, is_name
 from . import avro
 from . import types as ev
 
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
-VERSION = 6
+VERSION = 7
 KIND_HEADER = "headgate-type"
 
 _COUNT_MAX = 1 << 56  # rows, bytes, requests or objects in one event
@@ -31,6 +34,8 @@ _TIME_MS_MAX = 1 << 47
 _known_names = lru_cache(4096)(is_name)
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10
+_WRITTEN_AS = "written_as"  # the first field of an event
+_NEWER = re.compile(rb"[\x14-\x1a]headgate\.([0-9]{1,4})")
 _PARTS = (ev.SegmentSummary, AttemptId, PartitionId)
 
 
@@ -44,13 +49,30 @@ def _fingerprint(schema: dict[str, Any]) -> bytes:
     return int(digest, 16).to_bytes(8, "big")
 
 
+def _prefix(version: int, schema: dict[str, Any]) -> bytes:
+    """Return the bytes with which every record of a version begins."""
+    out = bytearray(_MARKER + _fingerprint(schema))
+    if schema["fields"][0]["name"] == _WRITTEN_AS:
+        avro.write_string(out, f"headgate.{version}")
+    return bytes(out)
+
+
+def _after_prefix(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of what follows the prefix."""
+    fields = [field for field in schema["fields"] if field["name"] != _WRITTEN_AS]
+    return {**schema, "fields": fields}
+
+
 _RAW = {version: _schema(version) for version in range(1, VERSION + 1)}
 _CLASSES = {kind.__name__: kind for kind in (*get_args(ev.Body), ev.Event, *_PARTS)}
 _READERS = MappingProxyType(
-    {_fingerprint(raw): avro.reader(raw, _CLASSES) for raw in _RAW.values()}
+    {
+        _fingerprint(raw): (_prefix(version, raw), avro.reader(_after_prefix(raw), _CLASSES))
+        for version, raw in _RAW.items()
+    }
 )
-_write = avro.writer(_RAW[VERSION])
-_PREFIX = _MARKER + _fingerprint(_RAW[VERSION])
+_write = avro.writer(_after_prefix(_RAW[VERSION]))
+_PREFIX = _prefix(VERSION, _RAW[VERSION])
 
 
 def encode(event: ev.Event) -> bytes:
@@ -68,17 +90,20 @@ def encode(event: ev.Event) -> bytes:
     return bytes(out)
 
 
-def decode(record: bytes) -> ev.Event:
-    """Decode the event of a record.
+def decode(record: bytes, job: str | None = None) -> ev.Event:
+    """Decode the event of a record whose key names `job`; None does not compare. Of an event of a
+    newer version, only the job and the version are known.
 
     Raises:
-        Corrupt: the bytes are not a valid event of a known version.
+        Corrupt: the bytes are not a valid event, or its event is of another job than the key says.
     """
-    read = _READERS.get(record[2:_HEADER_BYTES])
-    if record[:2] != _MARKER or read is None:
+    prefix, read = _READERS.get(record[2:_HEADER_BYTES], (b"", None))
+    if read is None and (version := _newer(record)) is not None and _is_name(job or ""):
+        return ev.Event("", JobId(job or ""), "", 0, "", None, ev.Newer(version))
+    if read is None or not record.startswith(prefix):
         raise Corrupt("the record is not an event of a known version")
     try:
-        event, end = read(record, _HEADER_BYTES)
+        event, end = read(record, len(prefix))
     except (IndexError, UnicodeDecodeError) as exc:
         raise Corrupt(f"the event cannot be decoded: {type(exc).__name__}") from exc
     if end != len(record):
@@ -86,7 +111,23 @@ def decode(record: bytes) -> ev.Event:
     decoded = cast(ev.Event, event)
     if wrong := _beyond(decoded):
         raise Corrupt(f"the event is out of bounds: {wrong}")
+    if job not in (None, decoded.job):
+        raise Corrupt(f"the record of {decoded.job} has the key of another job")
     return decoded
+
+
+def newer_error(what: str, version: int) -> Invalid:
+    """Return the error of a process that would have to know a record of a newer version."""
+    return Invalid(
+        f"{what} was written by a newer Headgate, in version {version}, and this one knows "
+        f"{VERSION}: upgrade this one"
+    )
+
+
+def _newer(record: bytes) -> int | None:
+    """Return the version of a record if a newer version has written it."""
+    says = _NEWER.match(record, _HEADER_BYTES) if record.startswith(_MARKER) else None
+    return int(says[1]) if says is not None and int(says[1]) > VERSION else None
 
 
 def _is_name(text: str) -> bool:

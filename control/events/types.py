@@ -305,6 +305,14 @@ class Released:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """An event that a newer version of Headgate has written: nothing else is known of it."""
+
+    version: int
+    """The version of its schema."""
+
+
 Fact: TypeAlias = (
     JobRegistered
     | ResultRegistered
@@ -358,7 +366,7 @@ class Event:
     """The name of the author."""
     basis: int | None
     """The offset of the fact that a decision follows from, None for a fact."""
-    body: Body
+    body: Body | Newer
 
     @property
     def kind(self) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from ..errors import Corrupt
-from ..events.types import JobRegistered, Recorded
+from ..errors import Corrupt, Invalid
+from ..events.codec import newer_error
+from ..events.types import JobRegistered, Newer, Recorded
 from ..ids import JobId
 from ..model.decide import step
 from ..model.replay import Replay, Snapshot
@@ -56,7 +57,7 @@ def audit(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[Au
             continue
         try:
             replay.observe(recorded)
-        except Corrupt as exc:
+        except (Corrupt, Invalid) as exc:
             ended[job] = _audited(replay, str(exc), recorded.offset)
     return tuple(ended.get(job) or _audited(replay) for job, replay in replays.items())
 
@@ -75,7 +76,13 @@ def _audited(replay: Replay, violation: str = "", offset: int | None = None) -> 
 
 def fold(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[JobState, ...]:
     """Return the state of every job after these records, by its facts alone. Where the log has lost
-    a job's first facts, start at its snapshot."""
+    a job's first facts, start at its snapshot.
+
+    Raises:
+        Invalid: a newer version has written an event or a snapshot.
+    """
+    if newer := next((snapshot.newer for snapshot in snapshots.values() if snapshot.newer), ""):
+        raise Invalid(newer)
     states: dict[JobId, JobState] = {}
     replays: dict[JobId, Replay] = {}
     for recorded in records:
@@ -92,5 +99,7 @@ def fold(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[Job
 def after(state: JobState, recorded: Recorded) -> JobState:
     """Return the state of a job after its next event. A decision changes nothing: the fact that it
     follows from has done so."""
-    event = recorded.event
-    return step(state, event.body)[0] if event.basis is None else state  # type: ignore[arg-type]
+    event, body = recorded.event, recorded.event.body
+    if isinstance(body, Newer):
+        raise newer_error(f"offset {recorded.offset} of job {event.job}", body.version)
+    return step(state, body)[0] if event.basis is None else state  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..errors import Corrupt
+from ..errors import Corrupt, Invalid
 from ..events.types import Fact, Recorded, Tick
 from ..ids import JobId
 from ..model.replay import Replay, Snapshot
@@ -25,7 +25,7 @@ def refused(records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]) ->
         before = replay.state
         try:
             derived = replay.observe(recorded)
-        except Corrupt:
+        except (Corrupt, Invalid):
             broken.add(job)
             continue
         body = recorded.event.body

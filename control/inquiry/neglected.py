@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..contract import PER_JOB
-from ..errors import Corrupt
+from ..errors import Corrupt, Invalid
 from ..events.types import Recorded, Tick
 from ..ids import JobId
 from ..model.decide import decide
@@ -59,7 +59,8 @@ def neglected(
       expired;
     - jobs that are over and whose events the log has lost: their position is at or before `oldest`.
 
-    A job whose log does not explain itself is left alone, because such a log proves nothing.
+    A job whose log does not explain itself, or is of a newer version, is left alone, because such a
+    log proves nothing.
     `records` need not include the events that the snapshots have.
     """
     for job, entry in follow_jobs(records, snapshots).items():
@@ -94,7 +95,7 @@ def take(jobs: dict[JobId, JobLog], recorded: Recorded) -> JobLog:
     if not (entry.broken or entry.replay.knows(recorded)):
         try:
             entry.replay.observe(recorded)
-        except Corrupt:
+        except (Corrupt, Invalid):
             entry.broken = True
     return entry
 

@@ -1,8 +1,8 @@
 """One job of a group of masters: a `JobDecider` that also measures the silence of the job's driver,
 checks the store of its objects, and clears what a driver that is gone has left.
 
-A job whose log does not explain itself is left alone: the master neither decides for it nor writes
-its snapshots.
+A job whose log does not explain itself, or is of a newer version, is left alone: the master neither
+decides for it nor deletes its objects nor writes its snapshots.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class GroupJob(JobDecider):
         """Return the deletions to run now. The first call includes those that were ordered earlier.
         An abandoned job gets a clearing once it has no other objects to delete."""
         answers = self.ledger.settle()
-        if self._elsewhere:
+        if self._elsewhere or self.broken:
             return ()
         deletions = self.ordered(answers)
         if not self._abandoned or self._clearing is not None or not is_left(self.state):

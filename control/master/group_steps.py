@@ -26,7 +26,7 @@ from ..clock import Clock, Deadline
 from ..contract import SESSION, MasterSettings
 from ..errors import Fenced, Invalid, Unavailable
 from ..events.log_lines import write_line
-from ..events.types import Fact, JobRegistered, LeaseExpired, Recorded, Tick
+from ..events.types import Fact, JobRegistered, LeaseExpired, Newer, Recorded, Tick
 from ..ids import JobId
 from ..log import EventLog, Grant, Placed, StateRecord
 from ..model.replay import Derived, Snapshot
@@ -130,6 +130,9 @@ class GroupSteps:
             elif snapshot.mode is not None:
                 partition.ignored[name] = snapshot.position
                 del partition.standings[name]
+        for name, error in resumption.newer.items():
+            partition.jobs[name] = self._job(partition, name, None, resumption.position)
+            partition.jobs[name].give_up(error)
         _LOG.info(
             "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",
             self._me.slot,
@@ -234,6 +237,8 @@ class GroupSteps:
         free once the log has none of that job's events."""
         name, body = recorded.event.job, recorded.event.body
         position = partition.ignored.get(name)
+        if isinstance(body, Newer):  # perhaps a session job: no snapshot may pass its events by
+            return position is None
         is_session = isinstance(body, JobRegistered) and body.mode == SESSION
         if is_session and (position is None or self._log.oldest(name) >= position):
             partition.ignored.pop(name, None)

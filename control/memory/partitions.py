@@ -167,7 +167,4 @@ def event_of(entry: LogEntry) -> Event:
     """
     if entry.job is None or entry.record is None:
         raise Corrupt("the record has no key")
-    event = codec.decode(entry.record)
-    if event.job != entry.job:
-        raise Corrupt(f"the record of {event.job} has the key of {entry.job}")
-    return event
+    return _decode(entry.record, entry.job)

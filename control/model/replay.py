@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from ..errors import Corrupt
+from ..errors import Corrupt, Invalid
 from ..events import types as ev
+from ..events.codec import newer_error
 from ..ids import JobId
 from .decide import step
 from .state import JobState
@@ -57,6 +58,9 @@ class Snapshot:
     """No session job of the partition needs an event before this offset."""
     log: str = ""
     """The identity of the log that these offsets belong to."""
+    newer: str = ""
+    """The error for everybody who needs the snapshot, if a newer version has written it: then
+    nothing else is known. Never stored."""
 
 
 class Replay:
@@ -107,14 +111,20 @@ class Replay:
 
         Raises:
             Corrupt: the log holds another decision than the one that follows from its facts.
+            Invalid: the event, or the snapshot, is of a newer version.
         """
+        body = recorded.event.body
+        if isinstance(body, ev.Newer):
+            what = f"offset {recorded.offset} of job {recorded.event.job}"
+            raise newer_error(what, body.version)
+        if self.start is not None and self.start.newer:
+            raise Invalid(self.start.newer)
         if self.first is None:
             self.first = recorded.offset
             self.began_ms = recorded.at_ms or recorded.event.time_ms
         if recorded.event.basis is not None:
             self._match(recorded)
             return ()
-        body = recorded.event.body
         if not isinstance(body, ev.NO_SIGNS_OF_LIFE):
             self.heard_ms = max(self.heard_ms, recorded.at_ms or recorded.event.time_ms)
         if not isinstance(body, ev.Fact):
@@ -157,7 +167,7 @@ def _is_told(event: ev.Event, derived: Derived) -> bool:
     return body == decision or _without_reason(body) == _without_reason(decision)
 
 
-def _without_reason(body: ev.Body) -> ev.Body:
+def _without_reason(body: ev.Body | ev.Newer) -> ev.Body | ev.Newer:
     if isinstance(
         body, ev.Superseded | ev.Reproduce | ev.TrackingStopped | ev.Released | ev.JobFailed
     ):
@@ -165,5 +175,5 @@ def _without_reason(body: ev.Body) -> ev.Body:
     return body
 
 
-def _say(body: ev.Body, name: str, basis: int | None, cause: str) -> str:
+def _say(body: ev.Body | ev.Newer, name: str, basis: int | None, cause: str) -> str:
     return f"{body} with id {name!r} on basis {basis}, caused by {cause!r}"

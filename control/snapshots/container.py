@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin, g
 
 import fastavro
 
-from ..errors import Corrupt
+from ..errors import Corrupt, Invalid
 from ..events import avro
 from ..model.persistent import PersistentMap, PersistentSet
 from ..model.state import GROUP
@@ -67,7 +67,7 @@ def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None
                 raise Corrupt(f"a field does not fit {kind.__name__}")
         (raw,) = reader
         return cast(T, _apply(_builder(cast(Any, kind)), raw))
-    except Corrupt:
+    except (Corrupt, Invalid):
         raise
     except Exception as exc:  # fastavro raises errors of any class
         raise Corrupt(f"{kind.__name__} cannot be read: {type(exc).__name__}: {exc}") from exc

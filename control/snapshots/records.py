@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from zlib import crc32
 
-from ..errors import Corrupt
+from ..errors import Corrupt, Invalid
 from ..events import codec
 from ..ids import JobId, ResultId
 from ..log import Decisions, StateRecord, coverage_of
@@ -87,7 +87,8 @@ def read_coverage(partition: int, stored: Mapping[str, bytes]) -> Coverage:
     """Return the coverage of a partition.
 
     Raises:
-        Corrupt: there is none, or it is of a newer format.
+        Corrupt: there is none.
+        Invalid: it is of a newer format.
     """
     if (body := stored.get(coverage_of(partition))) is None:
         raise Corrupt(f"partition {partition} has no coverage")
@@ -189,7 +190,8 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
     """Return the snapshot that a job's newest records hold, and the standing.
 
     Raises:
-        Corrupt: the records hold no snapshot, or are of a newer format.
+        Corrupt: the records hold no snapshot.
+        Invalid: a newer version has written the snapshot.
     """
     index = container.unpack(_joined(job, stored)[0], Index, _check_notes)
     standing: dict[ResultId, tuple[ResultState, Entry]] = {}
@@ -240,7 +242,10 @@ def _joined(key: str, stored: Mapping[str, bytes]) -> tuple[bytes, int]:
 def _check_notes(notes: Mapping[str, str]) -> None:
     for name, ours in _NOTES.items():
         version = notes.get(name, "")
-        if not version.isdigit() or int(version) > int(ours):
-            raise Corrupt(
-                f"{name} is {version or 'missing'}, and this version of Headgate reads up to {ours}"
+        if not version.isdigit():
+            raise Corrupt(f"{name} is {version or 'missing'}")
+        if int(version) > int(ours):
+            raise Invalid(
+                f"the snapshot was written by a newer Headgate: its {name} is {version}, and this "
+                f"one knows {ours}: upgrade this one"
             )

@@ -1,6 +1,7 @@
 """Find where to resume a job's log: at its newest snapshot, or at the oldest event that is left.
 
-A snapshot that cannot be read, or does not belong to the log, is passed over with a warning.
+A snapshot that cannot be read, or does not belong to the log, is passed over with a warning. One
+that a newer version has written stops whoever needs it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from ..clock import Deadline
 from ..contract import SESSION
-from ..errors import Corrupt, Fenced, Lost, OutcomeUnknown, Retryable, Unavailable
+from ..errors import Corrupt, Fenced, Invalid, Lost, OutcomeUnknown, Retryable, Unavailable
 from ..ids import JobId
 from ..log import EventLog, Follower, Grant, coverage_of, job_of, read_to
 from ..model.replay import Snapshot
@@ -50,6 +51,8 @@ class Resumption:
     """Every event that the snapshots do not have is at this offset or after it."""
     outdated: tuple[JobId, ...]
     """The session jobs whose snapshots are of another log."""
+    newer: Mapping[JobId, Invalid]
+    """The errors of the jobs whose snapshots a newer version has written."""
 
 
 def take_up_partition(grant: Grant, log: str) -> Resumption:
@@ -61,9 +64,14 @@ def take_up_partition(grant: Grant, log: str) -> Resumption:
     usable: dict[JobId, Snapshot] = {}
     standings: dict[JobId, Standing] = {}
     outdated: list[JobId] = []
+    newer: dict[JobId, Invalid] = {}
     first, is_whole = grant.offsets.start, True
     for job, stored in _by_job(grant.state).items():
-        snapshot, standings[job] = _read(job, stored)
+        try:
+            snapshot, standings[job] = _read(job, stored)
+        except Invalid as exc:
+            newer[job] = exc
+            continue
         if snapshot is not None and _belongs(snapshot, grant.offsets.stop, log):
             usable[job] = snapshot
             continue
@@ -77,7 +85,7 @@ def take_up_partition(grant: Grant, log: str) -> Resumption:
     for snapshot in usable.values():
         if snapshot.mode == SESSION and not is_over(snapshot.state):
             _warn_of_gap(snapshot, max(snapshot.position, needed), first)
-    return Resumption(usable, standings, max(needed, first), tuple(outdated))
+    return Resumption(usable, standings, max(needed, first), tuple(outdated), newer)
 
 
 def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -> None:
@@ -89,6 +97,7 @@ def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -
     from then on every driver writes a snapshot before it states anything.
 
     Raises:
+        Invalid: a newer version has written the job's snapshot.
         Unavailable: the snapshot was not written in time.
     """
     times = 1
@@ -107,7 +116,8 @@ def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -
 def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
     """Write the snapshot, unless the job has begun. A driver that is held up here until another one
     has begun is fenced."""
-    if log.read_state(job, deadline):
+    if stored := log.read_state(job, deadline):
+        _read(job, stored)  # before anybody is fenced
         return
     with closing(log.open_decisions(job)) as decisions:
         position = log.written(job)
@@ -128,7 +138,7 @@ def _is_covered(log: EventLog, partition: int, identity: str, deadline: Deadline
     stored = log.read_state(coverage_of(partition), deadline)
     try:
         return records.read_coverage(partition, stored) == Coverage(identity)
-    except Corrupt:
+    except (Corrupt, Invalid):
         return False
 
 
@@ -149,6 +159,7 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = N
     event.
 
     Raises:
+        Invalid: a newer version has written the snapshot.
         Unavailable: the log cannot be read in time.
     """
     with ExitStack() as opening:
@@ -175,7 +186,7 @@ def follow_all(log: EventLog, job: JobId, deadline: Deadline) -> Follower:
     Raises:
         Unavailable: the log cannot be read in time.
     """
-    snapshot, _ = _read(job, log.read_state(job, deadline))
+    snapshot = _read_or_newer(job, log.read_state(job, deadline))
     if snapshot is not None and _is_foreign(snapshot, log.identity(deadline)):
         snapshot = None
     follower = log.follow(job, None)
@@ -204,15 +215,16 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
 
 
 def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict[JobId, Snapshot]:
-    """Return the newest snapshot of a job, or with None of every job. Jobs whose first driver has
-    not registered are left out, and snapshots that do not belong to the log.
+    """Return the newest snapshot of a job, or with None of every job, also those of newer versions.
+    Jobs whose first driver has not registered are left out, and snapshots that do not belong to the
+    log.
 
     Raises:
         Unavailable: the log cannot be read in time.
     """
     by_job = _by_job(log.read_state(job, deadline))
-    snapshots = {name: _read(name, stored)[0] for name, stored in by_job.items()}
-    wanted = {n: snapshot for n, snapshot in snapshots.items() if snapshot and snapshot.state.epoch}
+    snapshots = {name: _read_or_newer(name, stored) for name, stored in by_job.items()}
+    wanted = {n: s for n, s in snapshots.items() if s and (s.state.epoch or s.newer)}
     identity = log.identity(deadline) if wanted else ""
     written = by_partition(log, log.written)
     return {
@@ -248,9 +260,18 @@ def _read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot | None, Sta
         return None, Standing()
     try:
         return records.read(job, stored)
+    except Invalid as exc:
+        raise Invalid(f"job {job}: {exc}") from exc
     except Exception as exc:  # somebody else's records may be of any form
         _pass_over(job, str(exc))
         return None, Standing(frozenset(stored))
+
+
+def _read_or_newer(job: JobId, stored: Mapping[str, bytes]) -> Snapshot | None:
+    try:
+        return _read(job, stored)[0]
+    except Invalid as exc:
+        return Snapshot(JobState(job), (), 0, -1, newer=str(exc))
 
 
 def _belongs(snapshot: Snapshot, end: int, log: str) -> bool:

@@ -75,7 +75,7 @@ def event_head(recorded: ev.Recorded, zone: tzinfo | None) -> Text:
     return Text.assemble((f"job {event.job}\n", "bold"), (columns, "bold"))
 
 
-def concerns(body: ev.Body, partition: str) -> bool:
+def concerns(body: ev.Body | ev.Newer, partition: str) -> bool:
     """Return True if an event is about a partition, named as `result/index` or `index`."""
     result, _, index = partition.rpartition("/")
     attempt: AttemptId | None = getattr(body, "attempt", None)
@@ -122,7 +122,7 @@ def span_row(span: Span, zone: tzinfo | None) -> Text:
     )
 
 
-def subject_of(body: ev.Body) -> tuple[str, str]:
+def subject_of(body: ev.Body | ev.Newer) -> tuple[str, str]:
     """Return the subject of an event, and the amount that it states."""
     match body:
         case ev.JobRegistered():
@@ -161,6 +161,8 @@ def subject_of(body: ev.Body) -> tuple[str, str]:
             return f"{body.result} {body.reason}", f"{len(body.attempts)} attempts"
         case ev.Deleted():
             return body.result, f"{body.objects} objects"
+        case ev.Newer():
+            return "written by a newer Headgate", f"version {body.version}"
         case _:
             return str(getattr(body, "attempt", "") or getattr(body, "result", "")), ""
 

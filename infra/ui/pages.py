@@ -246,7 +246,7 @@ def partition_page(moment: Moment, name: str, index: int) -> fields.Fields:
     return {"partition": str(partition), "attempts": [fields.made_fields(it) for it in attempts]}
 
 
-def _is_about(body: ev.Body, result: ResultId) -> bool:
+def _is_about(body: ev.Body | ev.Newer, result: ResultId) -> bool:
     attempt: AttemptId | None = getattr(body, "attempt", None)
     about = getattr(body, "result", None) if attempt is None else attempt.partition.result
     return about == result

@@ -13,6 +13,7 @@ from headgate.control.events.types import (
     Body,
     Fact,
     JobRegistered,
+    Newer,
     PartitionRegistered,
     Produced,
     Recorded,
@@ -75,7 +76,8 @@ def events(log: EventLog) -> list[Recorded]:
 
 
 def bodies(log: EventLog) -> list[Body]:
-    return [record.event.body for record in events(log)]
+    stated = [record.event.body for record in events(log)]
+    return [body for body in stated if not isinstance(body, Newer)]
 
 
 def ordered(log: EventLog) -> set[AttemptId]:

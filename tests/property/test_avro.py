@@ -42,6 +42,7 @@ EVENTS = st.builds(
 def theirs(event: Event) -> bytes:
     plain: dict[str, Any] = asdict(event)
     plain["body"] = (f"headgate.{event.kind}", plain["body"])
+    plain["written_as"] = f"headgate.{codec.VERSION}"
     out = io.BytesIO()
     fastavro.schemaless_writer(out, SCHEMA, plain)
     return out.getvalue()

@@ -23,6 +23,7 @@ from headgate.control.events.types import (
     JobRegistered,
     JobUnregistered,
     LeaseExpired,
+    Newer,
     Produced,
     Promoted,
     Recorded,
@@ -301,7 +302,7 @@ class Oracle:
         """Return the job's registrations before an offset."""
         return [recorded.event for recorded in self._registered if recorded.offset < offset]
 
-    def _at(self, offset: int) -> list[Body]:
+    def _at(self, offset: int) -> list[Body | Newer]:
         return [event.body for event in self._events_at.get(offset, ())]
 
     def heard(self, job: JobId, by: str, said_ms: float) -> None:

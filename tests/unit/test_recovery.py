@@ -211,7 +211,7 @@ def test_whatever_fails_every_question_is_answered(
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged snapshot, or one of a newer version, is skipped: the log is read from its oldest
+    """A damaged snapshot is skipped: the log is read from its oldest
     event, with one warning, and the next snapshot replaces the bad one."""
     log = MemoryEventLog()
     live(log, LIFE, 100)

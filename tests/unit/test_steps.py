@@ -21,6 +21,7 @@ from headgate.control.events.types import (
     Fact,
     JobAccepted,
     LeaseExpired,
+    Newer,
     Recorded,
     Released,
     ReleaseRequested,
@@ -119,7 +120,8 @@ def decided_while(
     patient = replace(SETTINGS, pace=replace(SETTINGS.pace, gather_s=gather_s))
 
     def decisions() -> list[type[Body]]:
-        return [type(event.event.body) for event in events(log) if event.event.by == "master"]
+        stated = [event.event.body for event in events(log) if event.event.by == "master"]
+        return [type(body) for body in stated if not isinstance(body, Newer)]
 
     with (
         closing(JobSteps.open(log, Announcer(JOB, "master"), patient)) as steps,
