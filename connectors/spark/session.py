@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from ...control.errors import Invalid, Retryable
+from ...control.errors import Invalid, OutcomeUnknown, Retryable
 from ...control.ids import JobId, ResultId
 from . import explain
 from .exchanges.exchange import Exchanger
@@ -211,7 +211,8 @@ class Headgate:
         deleted, as long as the deletion makes progress.
 
         Raises:
-            Unavailable: the deletion has stopped; call it again to go on waiting.
+            Unavailable, Invalid: the deletion has stopped, or the store has refused it; call it
+                again to go on waiting.
         """
         if self._ended:
             return
@@ -223,7 +224,7 @@ class Headgate:
         try:
             self._exchanger.job_context.master.unregister_job(self.job)
             self._end()
-        except Retryable:
+        except (Retryable, OutcomeUnknown, Invalid):  # a refusal of the store may pass, too
             raise
         except BaseException:
             self._end()

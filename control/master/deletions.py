@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..clock import Deadline
+from ..clock import Clock, Deadline
 from ..contract import PartitionStorage
-from ..errors import HeadgateError, OutcomeUnknown, Retryable
+from ..errors import Closed, Fenced, HeadgateError, OutcomeUnknown, Retryable
 from ..events.types import Decision, Deleted, Recorded, Released, Superseded
 from ..ids import AttemptId, ResultId, in_parts
 from ..log import EventLog
@@ -42,24 +42,48 @@ class Deletion:
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
         """Delete the objects, then append `Deleted`.
 
-        After an error that may pass, the deletion goes to `Orders.failed`; any other error is
-        logged.
+        After an error the deletion goes to `Orders.failed`, unless the master or its log is at its
+        end.
         """
         try:
             objects = storage.delete(self.announcer.job, self.result, self.attempts)
             event = self.announcer.fact(Deleted(self.name, self.attempts, objects))
             log.append(event).offset(deadline)
+        except (Closed, Fenced) as exc:
+            _LOG.warning("%s, its next master will: %s", self, exc)
         except (Retryable, OutcomeUnknown):
-            self.orders.failed.append(self)
+            self.orders.failed.add(self)
         except Exception as exc:
-            unforeseen = None if isinstance(exc, HeadgateError) else exc
-            _LOG.warning(
-                "could not delete objects of %s of job %s, its next master will: %s",
-                self.name,
-                self.announcer.job,
-                exc,
-                exc_info=unforeseen,
-            )
+            self.orders.failed.add(self, exc)
+
+    def __str__(self) -> str:
+        return f"could not delete objects of {self.name} of job {self.announcer.job}"
+
+
+class DeletionRetrier:
+    """Holds deletions that are to run again. Several jobs and threads may share it.
+
+    An error that may pass has taken its time. A refusal, such as that of a token that has expired,
+    comes at once: after one, no deletion runs again for a while.
+    """
+
+    def __init__(self, clock: Clock, pause_s: float) -> None:
+        self._clock = clock
+        self._pause_s = pause_s
+        self._waiting: deque[Deletion] = deque()
+        self._resumes = Deadline.after(0.0, clock)
+
+    def add(self, deletion: Deletion, refusal: Exception | None = None) -> None:
+        self._waiting.append(deletion)
+        if refusal is not None and self._resumes.passed:
+            self._resumes = Deadline.after(self._pause_s, self._clock)
+            unforeseen = None if isinstance(refusal, HeadgateError) else refusal
+            _LOG.warning("%s yet: %s", deletion, refusal, exc_info=unforeseen)
+
+    def take(self) -> Iterator[Deletion]:
+        """Yield the deletions that may run again now."""
+        for _ in range(len(self._waiting) if self._resumes.passed else 0):
+            yield self._waiting.popleft()
 
 
 @dataclass(slots=True)
@@ -74,13 +98,13 @@ class Clearing:
     """True if the clearing should run again."""
 
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
-        """Sweep the job's prefix, then add this clearing to `cleared`. Errors are logged; an error
-        that may pass sets `failed`."""
+        """Sweep the job's prefix, then add this clearing to `cleared`. An error is logged, and sets
+        `failed`."""
         try:
             objects = storage.sweep(self.closed)
             _LOG.info("deleted %d more objects of job %s", objects, self.closed.job)
         except Exception as exc:
-            self.failed = isinstance(exc, Retryable | OutcomeUnknown)
+            self.failed = True
             unforeseen = None if isinstance(exc, HeadgateError) else exc
             _LOG.warning("could not sweep job %s: %s", self.closed.job, exc, exc_info=unforeseen)
         self.cleared.append(self)
@@ -89,11 +113,11 @@ class Clearing:
 class Orders:
     """Hands out the deletions of one job.
 
-    Any thread may append to `failed`, and several jobs may share it. All else belongs to the thread
+    Any thread may add to `failed`, and several jobs may share it. All else belongs to the thread
     of the steps.
     """
 
-    def __init__(self, announcer: Announcer, failed: deque[Deletion]) -> None:
+    def __init__(self, announcer: Announcer, failed: DeletionRetrier) -> None:
         self.failed = failed
         self._announcer = announcer
         self._handed_out: set[AttemptId] = set()

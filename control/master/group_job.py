@@ -18,7 +18,7 @@ from ..model.replay import Derived, Snapshot
 from ..model.state import is_fenced
 from ..snapshots.schedule import SnapshotSchedule, is_left, is_over
 from .announcer import Announcer
-from .deletions import Clearing, Deletion
+from .deletions import Clearing, Deletion, DeletionRetrier
 from .job_decider import JobDecider
 from .silence import SilenceTimer, minds_time
 
@@ -31,7 +31,7 @@ class GroupJob(JobDecider):
         announcer: Announcer,
         snapshot: Snapshot | None,
         schedule: SnapshotSchedule,
-        failed: deque[Deletion],
+        failed: DeletionRetrier,
         store: str,
     ) -> None:
         super().__init__(announcer, snapshot, schedule, failed)

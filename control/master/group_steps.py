@@ -35,7 +35,7 @@ from ..snapshots.records import Standing
 from ..snapshots.resume import take_up_partition
 from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
-from .deletions import Clearing, Deletion
+from .deletions import Clearing, Deletion, DeletionRetrier
 from .group_job import GroupJob
 from .silence import MASTERS, LogTime
 
@@ -114,7 +114,7 @@ class GroupSteps:
         self._settings = settings.within(log.retention_ms(deadline))
         self._identity = log.identity(deadline)
         self._held: dict[int, _Held] = {}
-        self._failed: deque[Deletion] = deque()
+        self._failed = DeletionRetrier(me.clock, settings.look_ms / 1000)
         self._cleared: deque[Clearing] = deque()
         self._time = LogTime(me.clock, settings.pace)
         self._next_oldest = Deadline.after(settings.pace.refresh_s, me.clock)
@@ -268,8 +268,7 @@ class GroupSteps:
             _LOG.warning("could not announce %s of job %s: %s", fact, job.announcer.job, exc)
 
     def _take_back(self) -> None:
-        for _ in range(len(self._failed)):
-            failed = self._failed.popleft()
+        for failed in self._failed.take():
             failed.orders.take_back(failed)
             for partition in self._held.values():
                 job = partition.jobs.get(failed.announcer.job)

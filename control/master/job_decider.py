@@ -6,15 +6,13 @@ together, and that the first deletions that are handed out include those that we
 
 from __future__ import annotations
 
-from collections import deque
-
 from ..events.types import Recorded
 from ..model.ledger import Decided, Ledger
 from ..model.replay import Snapshot
 from ..model.state import JobState
 from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
-from .deletions import Deletion, Orders
+from .deletions import Deletion, DeletionRetrier, Orders
 
 
 class JobDecider:
@@ -23,7 +21,7 @@ class JobDecider:
         announcer: Announcer,
         snapshot: Snapshot | None,
         schedule: SnapshotSchedule,
-        failed: deque[Deletion],
+        failed: DeletionRetrier,
     ) -> None:
         self.announcer = announcer
         self.ledger = Ledger(announcer.job, snapshot)

@@ -9,7 +9,6 @@ as state or ordered to be deleted before it is committed. After any error but `C
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
@@ -33,7 +32,7 @@ from ..snapshots.records import keep_all
 from ..snapshots.resume import Start, take_up
 from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
-from .deletions import Deletion
+from .deletions import Deletion, DeletionRetrier
 from .job_decider import JobDecider
 from .term import Term
 
@@ -84,7 +83,7 @@ class JobSteps:
         schedule = SnapshotSchedule(
             settings, start.log, start.standing, position, announcer.clock.now_ms()
         )
-        self._failed: deque[Deletion] = deque()
+        self._failed = DeletionRetrier(announcer.clock, settings.look_ms / 1000)
         self._decider = JobDecider(announcer, start.snapshot, schedule, self._failed)
         self._answers: list[Decided] = []
 
@@ -271,8 +270,8 @@ class JobSteps:
         return True
 
     def _deletions(self, answers: tuple[Decided, ...]) -> tuple[Deletion, ...]:
-        for _ in range(len(self._failed)):
-            self._decider.orders.take_back(self._failed.popleft())
+        for failed in self._failed.take():
+            self._decider.orders.take_back(failed)
         return self._decider.ordered(answers)
 
     def _settle(self) -> tuple[Decided, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.errors import Unavailable
@@ -16,7 +16,7 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
-from headgate.control.model.state import ResultState
+from headgate.control.model.state import JobState, ResultState
 
 from .jobs import SETTINGS, Job, OrderedStorage, state_facts
 
@@ -49,13 +49,22 @@ def stored(log: EventLog, results: int) -> DriverMaster:
     return driver
 
 
+@dataclass
 class BusyStorage(OrderedStorage):
-    """A storage whose first deletions fail."""
+    """A storage whose first deletions and sweeps fail."""
 
-    failures = 3
+    failures: int = 3
+    error: Exception = field(default_factory=lambda: Unavailable("the store is away"))
 
     def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        self._fail()
+        return super().delete(job, result, attempts)
+
+    def sweep(self, closed: JobState) -> int:
+        self._fail()
+        return super().sweep(closed)
+
+    def _fail(self) -> None:
         if self.failures:
             self.failures -= 1
-            raise Unavailable("the store is away")
-        return super().delete(job, result, attempts)
+            raise self.error

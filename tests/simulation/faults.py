@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from headgate.control.errors import Throttled, Unavailable
+from headgate.control.errors import Invalid, Throttled, Unavailable
 from headgate.testing.faulty_store import Effect, FaultPlan, Operation, PlannedFault
 
 from .scheduler import Scheduler
@@ -70,6 +70,8 @@ COMBINING_RATES = {  # only where objects are combined
     "original harmed": 0.2,
     "combined object harmed": 0.4,
 }
+DENIAL_RATES = {"access denied": 0.005}  # only where the store refuses all requests for a while
+DENIAL_SHARE, DENIED_MS_MAX = 0.15, 30_000.0
 MOUNT_RATES = {"mount missing": 0.01}  # only where executors may be without their mount
 _STORE = {
     Operation.CREATE: {
@@ -102,9 +104,12 @@ class Chaos:
                 (STREAM_RATES, scheduler.dice("faults of streams")),
                 (COMBINING_RATES, scheduler.dice("faults of combining")),
                 (MOUNT_RATES, scheduler.dice("faults of mounts")),
+                (DENIAL_RATES, scheduler.dice("faults of denials")),
             )
             for kind, rate in rates.items()
         }
+        self._denies = scheduler.dice("denials").random() < DENIAL_SHARE
+        self._granted_ms = 0.0
         for kind in HARM if exchanges else ():
             self._rates[kind] *= min(1.0, HARMED_EXCHANGES / exchanges)
 
@@ -123,6 +128,13 @@ class Chaos:
             self._scheduler.note(f"! {kind}")
         return hit
 
+    def denies(self) -> bool:
+        """Return True while the store refuses all requests, as those with an expired token."""
+        if self._denies and self.strikes("access denied"):
+            ms = DENIED_MS_MAX * self._scheduler.random.random()
+            self._granted_ms = self._scheduler.now_ms + ms
+        return not self.quiet and self._scheduler.now_ms < self._granted_ms
+
     def bad_answers(self) -> bool:
         """Return True if bytes of any answer were broken on their way. A reader that gets them
         twice in a row reports it."""
@@ -140,6 +152,8 @@ class StorePlan(FaultPlan):
 
     def at(self, operation: Operation, nth: int) -> PlannedFault | None:
         chaos: Chaos = self._chaos  # type: ignore[attr-defined]
+        if chaos.denies():
+            return PlannedFault(operation, nth, error=Invalid("403"))
         if chaos.strikes("throttled"):
             return PlannedFault(operation, nth, error=Throttled("503", retry_after_s=0.2))
         if chaos.strikes("store unavailable"):

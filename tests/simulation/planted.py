@@ -22,6 +22,7 @@ from headgate.control.ids import AttemptId, JobId
 from headgate.control.kafka.settings import KafkaSettings
 from headgate.control.log import EventLog
 from headgate.control.master import job_steps
+from headgate.control.master.deletions import Deletion, DeletionRetrier
 from headgate.control.master.silence import SilenceTimer
 from headgate.control.master.term import Term
 from headgate.control.memory.group import MemoryMembership
@@ -391,6 +392,17 @@ def believe_any_root(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RootedStore, "_look", lambda self, name: None)
 
 
+def leave_what_was_refused(patch: pytest.MonkeyPatch) -> None:
+    """A deletion that the store has refused is left to the next master."""
+    add = DeletionRetrier.add
+
+    def once(self: DeletionRetrier, deletion: Deletion, refusal: Exception | None = None) -> None:
+        if refusal is None:
+            add(self, deletion)
+
+    patch.setattr(DeletionRetrier, "add", once)
+
+
 # Each bug with a seed that shows it today, which is tried first.
 PLANTED: Mapping[Plant, int] = MappingProxyType(
     {
@@ -429,6 +441,7 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         leave_out_large_snapshots: 4,
         forget_what_came_meanwhile: 35,
         pass_over_what_is_being_written: 50,
-        believe_any_root: 55,
+        believe_any_root: 11,
+        leave_what_was_refused: 56,
     }
 )

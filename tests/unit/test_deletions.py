@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
-from headgate.control.errors import Unavailable
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.errors import Invalid, Unavailable
 from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
@@ -14,6 +16,7 @@ from headgate.control.events.types import (
     ReleaseRequested,
 )
 from headgate.control.ids import ResultId
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.memory.log import MemoryEventLog
 from headgate.testing.faulty_log import LogFault
 
@@ -21,7 +24,9 @@ from ..doubles.jobs import (
     JOB,
     OPENING,
     RESULT,
+    SETTINGS,
     WAIT_MS,
+    Job,
     OrderedStorage,
     attempt,
     audited,
@@ -105,3 +110,38 @@ def test_deletion_is_tried_until_the_store_is_back() -> None:
         state_facts(log, ReleaseRequested(RESULT, "tests"), by="driver")
         assert loop.wait_for(deleted_objects(2), "deletion")
     audited(log)
+
+
+@pytest.mark.parametrize("error", [Invalid("403: the token has expired"), KeyError("Location")])
+def test_a_refusal_may_pass(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """A deletion that the store refuses runs again when the credentials, or the clock, are right.
+    One line says so, whatever the number of results."""
+    log, quick = MemoryEventLog(), replace(SETTINGS, look_ms=100)
+    storage = BusyStorage(log, failures=3, error=error)
+    state_facts(log, *OPENING, produced(0, 1), produced(1, 2))
+    with looping(log, storage, settings=quick) as loop:
+        began_s = SYSTEM_CLOCK.monotonic_s()
+        state_facts(log, ReleaseRequested(RESULT, "tests"), by="driver")
+        assert loop.wait_for(deleted_objects(2), "deletion")
+        assert SYSTEM_CLOCK.monotonic_s() - began_s > 0.3  # it waits between the tries
+    audited(log)
+    assert 3 == sum("could not delete objects" in line for line in caplog.messages)
+
+
+def test_close_after_a_refusal() -> None:
+    """A close that the store has refused succeeds when it is called again."""
+    log = MemoryEventLog()
+    storage = BusyStorage(log, failures=0, error=Invalid("403: the token has expired"))
+    master = DriverMaster(log, storage, SETTINGS, DriverIdentity("driver", "0"))
+    master.register_job(Job())
+    state_facts(log, *OPENING[1:], produced(0, 1), produced(1, 2))
+    state_facts(log, ReleaseRequested(RESULT, "tests"), by="driver")
+    deadline = Deadline.after(5.0)
+    while len(storage.deleted) < 2 and not deadline.passed:
+        deadline.pause()
+    storage.failures = 1
+    with pytest.raises(Invalid, match="expired"):
+        master.unregister_job(JOB)
+    master.unregister_job(JOB)
+    master.close()
+    assert 2 == len(storage.deleted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -26,7 +25,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.deletions import Orders
+from headgate.control.master.deletions import DeletionRetrier, Orders
 from headgate.control.model.apply import apply
 from headgate.control.model.decide import step
 from headgate.control.model.persistent import PersistentMap, PersistentSet
@@ -74,7 +73,8 @@ def test_a_large_result_is_released_and_deleted(end: Fact) -> None:
         for winner in decision.attempts
     ]
     assert [attempt(index) for index in range(PARTITIONS)] == named
-    deletions = Orders(Announcer(JOB, "master", SYSTEM_CLOCK), deque()).all(state)
+    failed = DeletionRetrier(SYSTEM_CLOCK, 0.0)
+    deletions = Orders(Announcer(JOB, "master", SYSTEM_CLOCK), failed).all(state)
     for deletion in deletions:
         gone = Deleted(RESULT, deletion.attempts, len(deletion.attempts))
         assert fits(gone)
