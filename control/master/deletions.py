@@ -8,21 +8,24 @@ master and in any later one.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 
 from ..clock import Clock, Deadline
 from ..contract import PartitionStorage
 from ..errors import Closed, Fenced, HeadgateError, OutcomeUnknown, Retryable
 from ..events.types import Decision, Deleted, Recorded, Released, Superseded
-from ..ids import AttemptId, ResultId, in_parts
+from ..ids import AttemptId, JobId, ResultId, in_parts
 from ..log import EventLog
 from ..model.ledger import Decided
 from ..model.state import JobState, ResultState
 from .announcer import Announcer
 
 _LOG = logging.getLogger(__name__)
+THREADS_MAX, JOB_THREADS_MAX = 16, 4  # of the deletions of many jobs, and of each job
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,10 @@ class Deletion:
     @property
     def name(self) -> ResultId:
         return self.result.registered.result
+
+    @property
+    def job(self) -> JobId:
+        return self.announcer.job
 
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
         """Delete the objects, then append `Deleted`.
@@ -97,6 +104,10 @@ class Clearing:
     failed: bool = False
     """True if the clearing should run again."""
 
+    @property
+    def job(self) -> JobId:
+        return self.closed.job
+
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
         """Sweep the job's prefix, then add this clearing to `cleared`. An error is logged, and sets
         `failed`."""
@@ -108,6 +119,56 @@ class Clearing:
             unforeseen = None if isinstance(exc, HeadgateError) else exc
             _LOG.warning("could not sweep job %s: %s", self.closed.job, exc, exc_info=unforeseen)
         self.cleared.append(self)
+
+
+class Deleter:
+    """Runs the deletions of many jobs. No job waits for another one's store: a job has a few of the
+    threads at most, and jobs take turns for the threads that are free."""
+
+    def __init__(self, run: Callable[[Deletion | Clearing], None]) -> None:
+        self._run = run
+        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="headgate-delete")
+        self._lock = Lock()
+        # The deletions that wait, by job; the job with the next turn comes first.
+        self._waiting: dict[JobId, deque[Deletion | Clearing]] = {}
+        self._running: Counter[JobId] = Counter()
+
+    def add(self, deletion: Deletion | Clearing) -> None:
+        with self._lock:
+            self._waiting.setdefault(deletion.job, deque()).append(deletion)
+            self._start()
+
+    def forget(self) -> None:
+        """Forget the deletions that wait; those that run come to their end."""
+        with self._lock:
+            self._waiting.clear()
+
+    def close(self) -> None:
+        """Forget the deletions that wait, and wait for those that run."""
+        self.forget()
+        self._threads.shutdown(wait=True)
+
+    def _start(self) -> None:
+        """Give the free threads to the jobs whose turn it is."""
+        while self._running.total() < THREADS_MAX:
+            job = next((j for j in self._waiting if self._running[j] < JOB_THREADS_MAX), None)
+            if job is None:
+                return
+            deletions = self._waiting.pop(job)
+            self._running[job] += 1
+            self._threads.submit(self._take_turn, deletions.popleft())
+            if deletions:
+                self._waiting[job] = deletions
+
+    def _take_turn(self, deletion: Deletion | Clearing) -> None:
+        try:
+            self._run(deletion)
+        finally:
+            with self._lock:
+                self._running[deletion.job] -= 1
+                if not self._running[deletion.job]:
+                    del self._running[deletion.job]
+                self._start()
 
 
 class Orders:

@@ -12,19 +12,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from weakref import WeakSet
 
 from ..clock import Clock, Deadline
 from ..contract import MasterSettings, PartitionStorage
 from ..errors import Fenced, HeadgateError, Lost, OutcomeUnknown, Retryable
 from ..ids import JobId
 from ..log import EventLog
-from .deletions import Clearing, Deletion
+from .deletions import Clearing, Deleter, Deletion
 from .group_steps import GroupSteps, MasterIdentity
 from .silence import MASTERS
 
 _LOG = logging.getLogger(__name__)
-_DELETERS = 4
 
 
 class GroupMaster:
@@ -47,30 +45,28 @@ class GroupMaster:
         Raises:
             Conflict: another master has joined under the same slot.
         """
-        with ThreadPoolExecutor(_DELETERS, thread_name_prefix="headgate-delete") as deleter:
-            try:
-                while not self._stopping.is_set():
-                    self._join(deleter)
-            finally:
-                deleter.shutdown(wait=True, cancel_futures=True)
+        with (
+            closing(Deleter(self._delete)) as turns,
+            ThreadPoolExecutor(1, thread_name_prefix="headgate-beats") as listener,
+        ):
+            while not self._stopping.is_set():
+                self._join(turns, listener)
 
     def stop(self) -> None:
         """Leave the group after the current step. Any thread may call this."""
         self._stopping.set()
 
-    def _join(self, deleter: ThreadPoolExecutor) -> None:
-        waiting: WeakSet[Future[None]] = WeakSet()
+    def _join(self, turns: Deleter, listener: ThreadPoolExecutor) -> None:
         try:
             steps = GroupSteps(self._log, self._me, self._settings)
             lookout = Lookout(steps, self._settings.look_ms / 1000, self._me.clock)
             with closing(steps):
                 while not self._stopping.is_set():
                     for deletion in steps.step(self._settings.pace.poll_s):
-                        waiting.add(deleter.submit(self._delete, deletion))
-                    lookout.look(lambda: deleter.submit(self._ask_beats))
+                        turns.add(deletion)
+                    lookout.look(lambda: listener.submit(self._ask_beats))
         except (Retryable, OutcomeUnknown, Fenced, Lost) as exc:
-            for future in tuple(waiting):  # the next steps hand out its deletion again
-                future.cancel()
+            turns.forget()  # the next steps hand out all deletions again
             outcome = "was fenced" if isinstance(exc, Fenced) else "starts over"
             _LOG.warning("slot %s %s, and joins again: %s", self._me.slot, outcome, exc)
             self._stopping.wait(self._settings.pace.retry_s)

@@ -19,12 +19,22 @@ from headgate.control.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from headgate.control.events.types import JobRegistered, ReleaseRequested
-from headgate.control.ids import AttemptId, JobId
+from headgate.control.events.types import (
+    Body,
+    Fact,
+    JobRegistered,
+    LeaseExpired,
+    PartitionRegistered,
+    Produced,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentSummary,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
 from headgate.control.master import group_master as session_module
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.deletions import Clearing, Deletion
+from headgate.control.master.deletions import THREADS_MAX, Clearing, Deletion
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.master.group_master import GroupMaster
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
@@ -103,10 +113,8 @@ def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.Monkey
     orders, joined = Counter[GroupSteps](), list[GroupSteps]()
     jobs = [JobId(f"job-{number}") for number in range(20)]
     for job in jobs:
-        announcer = Announcer(job, "driver")
         registered = JobRegistered(SESSION, "0", "tests")
-        for fact in (registered, *OPENING[1:], produced(0, 1), ReleaseRequested(RESULT, "tests")):
-            log.append(announcer.fact(fact))
+        say(log, job, registered, *OPENING[1:], produced(0, 1), ReleaseRequested(RESULT, "tests"))
 
     class Flapping(GroupSteps):
         def __init__(self, log: EventLog, me: MasterIdentity, settings: MasterSettings) -> None:
@@ -130,21 +138,71 @@ def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.Monkey
     await_true(lambda: {*jobs} == {*storage.deleted})
     master.stop()
     thread.join(5.0)
-    assert len(storage.deleted) <= len(jobs) + session_module._DELETERS
+    assert len(storage.deleted) <= len(jobs) + THREADS_MAX
 
 
 class SlowStorage:
-    def __init__(self) -> None:
+    """A store that deletes the objects of `slow` jobs, or of all, when it may."""
+
+    def __init__(self, *slow: JobId) -> None:
         self.deleted: list[JobId] = []
         self.may_delete = threading.Event()
+        self._slow = slow
 
     def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
-        self.may_delete.wait(5.0)
+        if job in self._slow or not self._slow:
+            self.may_delete.wait(5.0)
         self.deleted.append(job)
         return len(attempts)
 
     def sweep(self, closed: JobState) -> int:
         return 0
+
+
+def test_no_job_waits_for_the_deletions_of_another() -> None:
+    """While the store of one job does not answer, however many of its objects are to go, other jobs
+    are deleted, and silent drivers lose their leases."""
+    tenant, silent, quick = JobId("tenant"), JobId("silent"), JobId("quick")
+    log, storage = MemoryEventLog(1), SlowStorage(tenant)
+    opening = (JobRegistered(SESSION, "0", "tests"), *OPENING[1:], produced(0, 1))
+    say(log, tenant, *opening)
+    for number in range(50):
+        say(log, tenant, *a_release(ResultId(f"more-{number}")))
+    say(log, quick, *opening, ReleaseRequested(RESULT, "tests"))
+    say(log, silent, JobRegistered(SESSION, "0", "tests", lease_ms=50))
+    me = MasterIdentity("one", "master one", SYSTEM_CLOCK, "")
+    settings = MasterSettings(WAIT_MS, look_ms=20, pace=HURRIED)
+    master = GroupMaster(log, storage, settings, me)
+    thread = threading.Thread(target=master.run)
+    thread.start()
+    await_true(lambda: quick in storage.deleted)
+    await_true(lambda: any(isinstance(body, LeaseExpired) for body in said(log, silent)))
+    assert tenant not in storage.deleted
+    storage.may_delete.set()
+    await_true(lambda: storage.deleted.count(tenant) == 50)
+    master.stop()
+    thread.join(5.0)
+
+
+def say(log: MemoryEventLog, job: JobId, *facts: Fact) -> None:
+    announcer = Announcer(job, "driver")
+    for fact in facts:
+        log.append(announcer.fact(fact))
+
+
+def said(log: MemoryEventLog, job: JobId) -> list[Body]:
+    records = log.read_all(Deadline.after(1.0))
+    return [recorded.event.body for recorded in records if recorded.event.job == job]
+
+
+def a_release(name: ResultId) -> tuple[Fact, ...]:
+    attempt = AttemptId(PartitionId(name, 0), 1, 1)
+    return (
+        ResultRegistered(name, 1, 1, "", ""),
+        PartitionRegistered(name, 0, 1),
+        Produced(attempt, (SegmentSummary(0, 9, 1, 0, b""),)),
+        ReleaseRequested(name, "tests"),
+    )
 
 
 def await_true(condition: Callable[[], bool]) -> None:
