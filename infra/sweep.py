@@ -1,24 +1,28 @@
 """End the leases of jobs that have lost their drivers, and delete what these jobs stored.
 
-A sweep becomes the job's master first. That fences a driver that lives after all: the driver is
-told so, and its results are gone. Promoted results stay until their time is over.
+A driver that was heard again since its job was found neglected keeps its lease, and its master.
+Where the lease ends, the sweep becomes the job's master. That fences a driver that lives after all:
+the driver is told so, and its results are gone. Promoted results stay until their time is over.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
+from ..control.addresses import is_same_place
 from ..control.clock import Deadline
-from ..control.contract import MasterSettings, PartitionStorage
-from ..control.events.types import LeaseExpired, Tick
+from ..control.contract import SESSION, MasterSettings, PartitionStorage
+from ..control.errors import HeadgateError, Unavailable
+from ..control.events.types import NO_SIGNS_OF_LIFE, Tick
 from ..control.ids import JobId, ResultId
 from ..control.inquiry.neglected import Neglected
-from ..control.log import EventLog
+from ..control.log import EventLog, Follower, read_to
 from ..control.master.announcer import Announcer
+from ..control.master.silence import lease_expired
 from ..control.master.thread import JobMasterThread
 from ..control.model.decide import decide
 from ..control.model.state import JobState
@@ -26,6 +30,7 @@ from ..control.snapshots.resume import forget
 from ..control.snapshots.schedule import is_over
 
 _LOG = logging.getLogger(__name__)
+_EVENTS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Swept:
     kept: int = 0
     """The number of results that outlive the job."""
     came_back: bool = False
-    """Another driver has attached: the sweep has left the job alone."""
+    """The driver, or another one, was heard again: the sweep has left the job alone."""
     forgotten: bool = False
     """The log has no event of the job any more, and now no snapshot either."""
 
@@ -60,6 +65,42 @@ class _SweepContext:
         """Do nothing: nobody is left to make partitions again, or to read them."""
 
 
+@dataclass(frozen=True, slots=True)
+class FailedSweep:
+    """A job that was to be swept, and was not."""
+
+    job: JobId
+    error: str
+    failed: bool
+    """False if the job is left to another sweep."""
+
+
+def sweep_all(
+    log: EventLog, storage: PartitionStorage, jobs: Iterable[Neglected], store: str
+) -> Iterator[Swept | FailedSweep]:
+    """Sweep neglected jobs one after the other; `store` is the address of the storage. A job that
+    cannot be swept is named with the reason, and the next one is swept."""
+    deaf: dict[int, JobId] = {}
+    """The partitions whose session masters did not answer, each with the job that has waited."""
+    for neglected in jobs:
+        job, partition = neglected.job, log.partition(neglected.job)
+        is_session = neglected.mode == SESSION
+        if not is_same_place(neglected.store, store):
+            yield FailedSweep(job, f"its objects are in {neglected.store}", failed=False)
+        elif is_session and partition in deaf:
+            why = f"no master answered for job {deaf[partition]}, which is in the same partition"
+            yield FailedSweep(job, why, failed=True)
+        else:
+            try:
+                yield sweep(log, storage, neglected, MasterSettings(mode=neglected.mode))
+            except Exception as exc:
+                if not isinstance(exc, HeadgateError):
+                    _LOG.exception("the sweep of job %s has failed", job)
+                if is_session and isinstance(exc, Unavailable):
+                    deaf[partition] = job
+                yield FailedSweep(job, str(exc) or type(exc).__name__, failed=True)
+
+
 def sweep(
     log: EventLog, storage: PartitionStorage, neglected: Neglected, settings: MasterSettings
 ) -> Swept:
@@ -69,26 +110,60 @@ def sweep(
         Fenced: a driver has attached meanwhile.
         Unavailable: the log, a session master or the store did not answer in time.
     """
-    if is_over(neglected.state):
-        gone = forget(log, neglected.job, Deadline.after(settings.wait_ms / 1000))
+    before, deadline = neglected.state, settings.deadline()
+    if is_over(before):
+        gone = forget(log, neglected.job, deadline)
         return Swept(neglected.job, forgotten=gone, came_back=not gone)
     announcer = Announcer(neglected.job, f"sweep {os.urandom(4).hex()}")
+    if before.closed is None and not end_lease(log, announcer, neglected, deadline):
+        return Swept(neglected.job, neglected.silent_ms, came_back=True)
     loop = JobMasterThread(_SweepContext(neglected.job), log, storage, settings, announcer)
     loop.start()
     with closing(loop):
-        loop.wait_until_read("LeaseExpired")
-        if loop.state.epoch != neglected.state.epoch:
+        loop.wait_until_read("the sweep")
+        if before.closed is not None and decide(loop.state, tick := Tick(neglected.now_ms)):
+            loop.ask(tick)
+            loop.wait_for(lambda now: None if decide(now, tick) else now, "the time to be decided")
+        closed = loop.wait_for(lambda now: _if_ended(now, before.epoch), "the end of the lease")
+        if closed.epoch > before.epoch:
             return Swept(neglected.job, neglected.silent_ms, came_back=True)
-        if loop.state.closed is None:
-            reason = f"its driver was silent for {neglected.silent_ms // 1000} s"
-            loop.ask(LeaseExpired(reason, neglected.state.epoch)).result(settings.wait_ms / 1000)
-        elif decide(loop.state, tick := Tick(neglected.now_ms)):
-            loop.ask(tick).result(settings.wait_ms / 1000)
         state = loop.wait_until_left()
         more = storage.sweep(state) if state.closed is not None else 0
         kept = sum(1 for result in state.results.values() if result.kept)
-        objects = _deleted(state) - _deleted(neglected.state) + more
+        objects = _deleted(state) - _deleted(before) + more
         return Swept(neglected.job, neglected.silent_ms, objects, kept)
+
+
+def end_lease(
+    log: EventLog, announcer: Announcer, neglected: Neglected, deadline: Deadline
+) -> bool:
+    """End the lease of a driver, unless it was heard since the job was found neglected: other jobs
+    may have been swept since. Return True if the lease has ended.
+
+    The driver's own master goes on if the lease does not end: nobody becomes the job's master
+    before it has ended.
+    """
+    job, expired = neglected.job, lease_expired(neglected.state, neglected.silent_ms)
+    with closing(log.follow(job, max(neglected.position, log.oldest(job)))) as follower:
+        if _is_heard(follower, follower.end(), deadline):
+            return False
+        if log.read_beats(job, deadline).get(job, 0) > neglected.heard_ms:
+            return False
+        at = log.append(announcer.fact(expired)).offset(deadline)
+        return not _is_heard(follower, at, deadline)
+
+
+def _is_heard(follower: Follower, end: int, deadline: Deadline) -> bool:
+    """Return True if the follower meets a sign of life of the driver before the offset `end`."""
+    return any(
+        recorded.offset < end
+        for recorded in read_to(follower, end, _EVENTS_MAX, deadline)
+        if recorded.event.basis is None and not isinstance(recorded.event.body, NO_SIGNS_OF_LIFE)
+    )
+
+
+def _if_ended(state: JobState, epoch: int) -> JobState | None:
+    return state if state.closed is not None or state.epoch > epoch else None
 
 
 def _deleted(state: JobState) -> int:

@@ -26,7 +26,7 @@ from . import types as ev
 
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
-VERSION = 7
+VERSION = 8
 KIND_HEADER = "headgate-type"
 
 _COUNT_MAX = 1 << 56  # rows, bytes, requests or objects in one event

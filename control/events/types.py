@@ -194,11 +194,14 @@ class StopTrackingRequested:
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """The driver of an epoch was silent for longer than the job's lease."""
+    """The driver of an epoch was silent for longer than the job's lease. Nothing follows if the log
+    has a later sign of life than the author knew."""
 
     reason: str
     epoch: int = 0
     """The epoch of the silent driver."""
+    heard: int | None = None
+    """The offset of the last sign of life that the author knew; None if it was not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +336,9 @@ Fact: TypeAlias = (
     | Deleted
     | JobUnregistered
 )
-# Facts that masters state while a job goes on. Every other fact counts as a sign of life of the
-# driver: a fact of masters that is missing here would keep the lease of a dead driver from ending.
-# `LeaseExpired` may count, because it closes the job.
-NO_SIGNS_OF_LIFE = (Tick, Deleted)
+# Facts that masters state by themselves. Every other fact counts as a sign of life of the driver: a
+# fact of masters that is missing here would keep the lease of a dead driver from ending.
+NO_SIGNS_OF_LIFE = (Tick, Deleted, LeaseExpired)
 Decision: TypeAlias = (
     JobAccepted
     | PartitionAccepted

@@ -102,4 +102,6 @@ def after(state: JobState, recorded: Recorded) -> JobState:
     event, body = recorded.event, recorded.event.body
     if isinstance(body, Newer):
         raise newer_error(f"offset {recorded.offset} of job {event.job}", body.version)
-    return step(state, body)[0] if event.basis is None else state  # type: ignore[arg-type]
+    if event.basis is not None:
+        return state
+    return step(state, body, recorded.offset)[0]  # type: ignore[arg-type]

@@ -28,10 +28,17 @@ class Neglected:
     """The time for which the driver was not heard; 0 if the job is closed or has never begun."""
     now_ms: int
     """The time of the log's clock."""
+    position: int
+    """The offset after the newest event of the job."""
 
     @property
     def job(self) -> JobId:
         return self.state.job
+
+    @property
+    def heard_ms(self) -> int:
+        """Return the time at which the driver was last heard."""
+        return self.now_ms - self.silent_ms
 
 
 @dataclass(slots=True)
@@ -68,7 +75,7 @@ def neglected(
             continue
         if is_over(entry.replay.state) and entry.position > oldest(job):
             continue
-        if (judged := _judged(entry.replay, beats.get(job, 0), now_ms)) is not None:
+        if (judged := _judged(entry, beats.get(job, 0), now_ms)) is not None:
             yield judged
 
 
@@ -100,7 +107,8 @@ def take(jobs: dict[JobId, JobLog], recorded: Recorded) -> JobLog:
     return entry
 
 
-def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:
+def _judged(entry: JobLog, beat_ms: int, now_ms: int) -> Neglected | None:
+    replay = entry.replay
     state, registered = replay.state, replay.registered
     if registered is None:
         return None
@@ -112,4 +120,6 @@ def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:
     else:
         silent_ms = now_ms - max(replay.heard_ms, beat_ms)
         matters = 0 < registered.lease_ms < silent_ms
-    return Neglected(state, mode, registered.store, silent_ms, now_ms) if matters else None
+    if not matters:
+        return None
+    return Neglected(state, mode, registered.store, silent_ms, now_ms, entry.position)

@@ -60,7 +60,9 @@ class GroupJob(JobDecider):
         body = recorded.event.body
         if isinstance(body, JobRegistered):
             self._check_store(body.store)
-        if isinstance(body, JobRegistered | LeaseExpired) and not is_fenced(self.state, body):
+        if isinstance(body, JobRegistered | LeaseExpired) and not is_fenced(
+            self.ledger.newest, body
+        ):
             self._abandoned, self._clearing = isinstance(body, LeaseExpired), None
         try:
             super().observe(recorded)

@@ -26,7 +26,7 @@ from ..clock import Clock, Deadline
 from ..contract import SESSION, MasterSettings
 from ..errors import Fenced, Invalid, Unavailable
 from ..events.log_lines import write_line
-from ..events.types import Fact, JobRegistered, LeaseExpired, Newer, Recorded, Tick
+from ..events.types import Fact, JobRegistered, Newer, Recorded, Tick
 from ..ids import JobId
 from ..log import EventLog, Grant, Placed, StateRecord
 from ..model.replay import Derived, Snapshot
@@ -37,7 +37,7 @@ from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
 from .deletions import Clearing, Deletion, DeletionRetrier
 from .group_job import GroupJob
-from .silence import MASTERS, LogTime
+from .silence import MASTERS, LogTime, lease_expired
 
 _LOG = logging.getLogger(__name__)
 _KEPT_MAX = 1_000  # parts in one transaction, if they are of several jobs
@@ -194,8 +194,7 @@ class GroupSteps:
                 if job.waits_for(now_ms):
                     self._say(job, Tick(now_ms))
                 if silent_ms := job.silent_ms(beats.get(name, 0), now_ms):
-                    reason = f"its driver was silent for {silent_ms // 1000} s"
-                    self._say(job, LeaseExpired(reason, job.state.epoch))
+                    self._say(job, lease_expired(job.ledger.newest, silent_ms))
 
     def _ask_oldest(self) -> None:
         """Ask the log for the oldest offset of each partition, every `refresh_s`. A job that has

@@ -221,8 +221,9 @@ class JobSteps:
         event = recorded.event
         if isinstance(event.body, JobRegistered):
             self._mode = self._mode or event.body.mode
-        if isinstance(event.body, LeaseExpired) and self._decider.state.closed is None:
-            self._term.expire(recorded)
+        newest = self._decider.ledger.newest
+        if isinstance(event.body, LeaseExpired) and newest.closed is None:
+            self._term.expire(recorded, newest)
         if self._decisions is not None:
             self._term.observe(recorded, self._recovered)
 

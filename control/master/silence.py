@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..clock import Clock, Deadline, Pace
 from ..errors import Unavailable
+from ..events.types import LeaseExpired
 from ..ids import JobId
 from ..log import EventLog
 from ..model.state import JobState
@@ -81,6 +82,13 @@ def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
             raise Unavailable("the log did not tell its time")
         deadline.pause()
     return beats[name]
+
+
+def lease_expired(state: JobState, silent_ms: int) -> LeaseExpired:
+    """Return the fact that ends the lease of a driver, unless the log has a sign of life of the
+    driver that is not in `state`."""
+    reason = f"its driver was silent for {silent_ms // 1000} s"
+    return LeaseExpired(reason, state.epoch, state.heard)
 
 
 def minds_time(state: JobState) -> bool:

@@ -17,7 +17,7 @@ from ..events.types import JobAccepted, JobRegistered, LeaseExpired, Newer, Reco
 from ..ids import JobId
 from ..log import EventLog, Follower, read_to
 from ..model.ledger import Decided
-from ..model.state import JobState
+from ..model.state import JobState, is_fenced
 from ..snapshots.resume import take_up
 
 
@@ -63,16 +63,16 @@ class Term:
             self.is_over = self.epoch > 0  # before that, the driver that registers last has the job
             raise Fenced(f"{event.by} decides for job {event.job} now", (recorded.offset,))
 
-    def expire(self, recorded: Recorded) -> None:
+    def expire(self, recorded: Recorded, before: JobState) -> None:
         """Take in that a driver's lease has ended: the job is closed, and its objects are to be
-        deleted.
+        deleted. `before` is the state before the event, in which the driver may be known to live.
 
         Raises:
             Fenced: it was the lease of this driver.
         """
         body = recorded.event.body
         assert isinstance(body, LeaseExpired), "nothing else ends a lease"
-        if body.epoch == self.epoch > 0:
+        if body.epoch == self.epoch > 0 and not is_fenced(before, body):
             self._end(recorded, f"the lease of job {recorded.event.job} has ended: {body.reason}")
 
     def hear(self, answer: Decided) -> None:

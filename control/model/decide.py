@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from ..events import types as ev
+from ..events.values import changed
 from ..ids import AttemptId, ResultId, in_parts
 from .apply import apply
 from .attempts import is_last, is_superseded, refusal, refuse_late, unsound
@@ -19,12 +20,17 @@ from .reproduce import decide_again
 from .state import JobState, ResultState, is_fenced
 
 
-def step(state: JobState, fact: ev.Fact) -> tuple[JobState, tuple[ev.Decision, ...]]:
-    """Return the state after a fact and its decisions, and the decisions."""
+def step(
+    state: JobState, fact: ev.Fact, at: int | None = None
+) -> tuple[JobState, tuple[ev.Decision, ...]]:
+    """Return the state after a fact and its decisions, and the decisions. `at` is the fact's
+    offset, if it matters when the driver was heard."""
     decisions = decide(state, fact)
     state = apply(state, fact)
     for decision in decisions:
         state = apply(state, decision)
+    if at is not None and not isinstance(fact, ev.NO_SIGNS_OF_LIFE):
+        state = changed(state, heard=at)
     return state, decisions
 
 

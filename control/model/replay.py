@@ -135,7 +135,7 @@ class Replay:
             self.mode = self.mode or body.mode
             self.registered = body
         self.facts += 1
-        self.state, decisions = step(self.state, body)
+        self.state, decisions = step(self.state, body, recorded.offset)
         at, cause = recorded.offset, recorded.event.id
         derived = [Derived(at, number, cause, each) for number, each in enumerate(decisions)]
         self.due.extend(derived)

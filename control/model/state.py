@@ -218,6 +218,8 @@ class JobState:
     """The results that were released and deleted last, in that order."""
     forgotten: Forgotten = Forgotten()
     """The sums of results that were released before these."""
+    heard: int | None = None
+    """The offset of the newest fact that is none of `NO_SIGNS_OF_LIFE`; None if it is unknown."""
 
     def unreleased(self, name: ResultId) -> ResultState | None:
         """Return a result, or None if there is no such result or it was released."""
@@ -231,6 +233,9 @@ class JobState:
 
 
 def is_fenced(state: JobState, body: ev.Body) -> bool:
-    """Return True if the event is of a driver that another one has replaced: nothing follows from
-    it, and nothing changes."""
+    """Return True if nothing follows from the event, and nothing changes: it is of a driver that
+    another one has replaced, or ends the lease of a driver that was heard meanwhile."""
+    known = body.heard if isinstance(body, ev.LeaseExpired) else None
+    if known is not None and (state.heard or 0) > known:
+        return True
     return isinstance(body, _OF_A_DRIVER) and 0 < body.epoch < state.epoch

@@ -21,7 +21,7 @@ from ...control.model.state import JobState, ResultState
 from ...storage.upkeep.fsck import Finding, Findings
 from ...storage.upkeep.fsck_repair import Repaired
 from ..doctor import CheckOutcome
-from ..sweep import Swept
+from ..sweep import FailedSweep, Swept
 
 if TYPE_CHECKING:
     from ..devstack.stack import StackState
@@ -151,13 +151,10 @@ def _finding_fields(finding: Finding) -> Fields:
     return {"kind": finding.kind.value} | fields
 
 
-def swept_fields(swept: Swept) -> Fields:
-    """Return the outcome of a sweep in the form of `unswept_fields`, too."""
+def swept_fields(swept: Swept | FailedSweep) -> Fields:
+    if isinstance(swept, FailedSweep):
+        return {"job": swept.job, "swept": False, "error": swept.error}
     return asdict(swept) | {"swept": not swept.came_back, "error": None}
-
-
-def unswept_fields(job: str, error: str) -> Fields:
-    return {"job": job, "swept": False, "error": error}
 
 
 def check_fields(outcome: CheckOutcome) -> Fields:

@@ -13,22 +13,27 @@ from typing import Annotated
 
 import typer
 
-from ...control.addresses import is_same_place
 from ...control.clock import SYSTEM_CLOCK, Deadline, ProgressDeadline
-from ...control.contract import MasterSettings
-from ...control.errors import HeadgateError, Invalid
+from ...control.errors import Invalid
 from ...control.events.types import Lost, ReleaseRequested
 from ...control.ids import JobId, ResultId, job_id, partition_id
 from ...control.inquiry import questions
 from ...control.inquiry.neglected import neglected
-from ...control.inquiry.reading import READ_S_MAX, known, read, read_news, states
+from ...control.inquiry.reading import (
+    READ_S_MAX,
+    known_without_indexes,
+    read,
+    read_news,
+    states,
+    without_indexes,
+)
 from ...control.master.announcer import Announcer
 from ...control.master.silence import time_of
 from ...control.snapshots.resume import by_partition
 from ...storage.upkeep.fsck import check
 from ...storage.upkeep.fsck_repair import FsckRepair, sound_jobs
 from ...storage.upkeep.object_deletion import ObjectDeleter
-from ..sweep import sweep
+from ..sweep import FailedSweep, sweep_all
 from ..target import Target
 from . import fields, views
 from .options import Job, JobOrAll, Json, out, show, targeted
@@ -57,8 +62,8 @@ def fsck(
         left, repaired = findings.found, None
         if repair:
             repair_run = FsckRepair(store, root, log, f"fsck {os.urandom(4).hex()}", READ_S_MAX)
-            snapshots = known(log, job)
-            records = read(log, job, snapshots)
+            snapshots = known_without_indexes(log, job)
+            records = map(without_indexes, read(log, job, snapshots))
             repaired = repair_run.mend(findings, sound_jobs(records, target.store, snapshots))
             left = repaired.left
         done = views.mended(repaired) if repaired is not None else ()
@@ -162,21 +167,12 @@ def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False) -> None
         name = JobId(f"sweep-{os.urandom(4).hex()}")
         # Either clock may be wrong, and what is deleted too early is lost: the earlier one counts.
         now_ms = min(time_of(log, name, Deadline.after(READ_S_MAX)), SYSTEM_CLOCK.now_ms())
-        snapshots = known(log, job)
+        snapshots = known_without_indexes(log, job)
         beats = log.read_beats(job_id(job) if job else None, ProgressDeadline(READ_S_MAX))
         records = read_news(log, job, snapshots)
         oldest = by_partition(log, log.oldest)
-        for candidate in list(neglected(records, snapshots, beats, now_ms, oldest)):
-            if not is_same_place(candidate.store, target.store):
-                row, why = views.elsewhere_row(candidate), f"its objects are in {candidate.store}"
-                show(as_json, [row], [fields.unswept_fields(candidate.job, why)])
-                continue
-            settings = MasterSettings(mode=candidate.mode)
-            try:
-                swept = sweep(log, ObjectDeleter(store, root), candidate, settings)
-            except HeadgateError as exc:
-                failed, row = True, views.unswept_row(candidate, exc)
-                show(as_json, [row], [fields.unswept_fields(candidate.job, str(exc))])
-            else:
-                show(as_json, [views.swept_row(swept)], [fields.swept_fields(swept)])
+        candidates = list(neglected(records, snapshots, beats, now_ms, oldest))
+        for swept in sweep_all(log, ObjectDeleter(store, root), candidates, target.store):
+            failed |= isinstance(swept, FailedSweep) and swept.failed
+            show(as_json, [views.swept_row(swept)], [fields.swept_fields(swept)])
     raise typer.Exit(1 if failed else 0)

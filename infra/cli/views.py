@@ -17,13 +17,11 @@ from rich.text import Text
 
 from ...connectors.spark.report import JobReport
 from ...control.contract import SESSION
-from ...control.errors import HeadgateError
 from ...control.events import types as ev
 from ...control.ids import AttemptId
 from ...control.inquiry.audit import Audit
 from ...control.inquiry.history import READ, Made
 from ...control.inquiry.listing import JobCondition, ListedJob
-from ...control.inquiry.neglected import Neglected
 from ...control.inquiry.spans import Span
 from ...control.log import Rejected
 from ...control.model.state import JobState, ResultState
@@ -31,7 +29,7 @@ from ...storage.upkeep.fsck import Findings, Kind
 from ...storage.upkeep.fsck_repair import Repaired
 from ..doctor import CheckOutcome, CheckVerdict
 from ..spelling import spelled
-from ..sweep import Swept
+from ..sweep import FailedSweep, Swept
 from .fields import writing
 
 if TYPE_CHECKING:
@@ -342,22 +340,18 @@ def audit_rows(audits: Sequence[Audit]) -> Iterator[Text]:
     yield Text.assemble(", ".join(counts), ": ", (verdict, style), still)
 
 
-def elsewhere_row(neglected: Neglected) -> Text:
-    return Text(f"job {neglected.job}: not swept, its objects are in {neglected.store}", "yellow")
-
-
-def swept_row(swept: Swept) -> Text:
+def swept_row(swept: Swept | FailedSweep) -> Text:
+    if isinstance(swept, FailedSweep):
+        return Text(
+            f"job {swept.job}: not swept: {swept.error}", "red" if swept.failed else "yellow"
+        )
     if swept.came_back:
-        return Text(f"job {swept.job}: not swept, another driver has attached", "yellow")
+        return Text(f"job {swept.job}: not swept: its driver, or another one, is back", "yellow")
     if swept.forgotten:
         return Text(f"job {swept.job}: the log has no more events of it; its snapshot was removed")
     why = f"driver silent for {swept.silent_ms // 1000:,} s" if swept.silent_ms else "ended before"
     kept = f", {_count(swept.kept, 'result')} outlive it" if swept.kept else ""
     return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")
-
-
-def unswept_row(neglected: Neglected, error: HeadgateError) -> Text:
-    return Text(f"job {neglected.job}: not swept: {error}", "red")
 
 
 def check_row(outcome: CheckOutcome) -> Text:

@@ -77,7 +77,7 @@ def test_a_replay_gives_the_same_state_and_decisions(records: list[Recorded]) ->
     facts = [r.event.body for r in records if r.event.basis is None]
     state, steps = run(facts)  # type: ignore[arg-type]
     replay = replayed(records)
-    assert state == replay.state
+    assert state == replace(replay.state, heard=None)
     recorded = [r.event.body for r in records if r.event.basis is not None]
     assert said(steps) == [*recorded, *(entry.decision for entry in replay.due)]
     assert (len(facts), len(recorded)) == (replay.facts, replay.decisions)

@@ -17,7 +17,15 @@ from types import MappingProxyType
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
-from headgate.control.events.types import Event, Fact, JobFailed, JobRegistered, Recorded, Tick
+from headgate.control.events.types import (
+    Event,
+    Fact,
+    JobFailed,
+    JobRegistered,
+    LeaseExpired,
+    Recorded,
+    Tick,
+)
 from headgate.control.ids import JobId
 from headgate.control.kafka.settings import KafkaSettings
 from headgate.control.log import (
@@ -39,6 +47,8 @@ from .oracle import JOB, Oracle
 from .scheduler import Process, Scheduler, Signal, SimClock
 
 REQUEST_MS = 8_000.0
+HELD_UP_MS = 1_000.0
+LATE_SHARE = 0.5  # of the ends of leases, on their way while the driver may be heard
 SETTINGS = KafkaSettings("", "head-gate")
 OTHER = JobId("other")
 KEPT_MS = 30_000  # how long the log keeps an event that no snapshot needs
@@ -192,6 +202,8 @@ class SimLog:
         receipt = SimReceipt(Signal(scheduler))
         said_ms = scheduler.now_ms
         due_ms = said_ms + 3.0 * scheduler.random.random()
+        if isinstance(fact.body, LeaseExpired):
+            due_ms += self._end_lease(fact, said_ms)
         if chaos.strikes("record delayed"):
             due_ms += 300.0 * scheduler.random.random()
         if chaos.strikes("append arrives late"):
@@ -204,6 +216,14 @@ class SimLog:
         )
         scheduler.later(due_ms - scheduler.now_ms, self._deliver)
         return receipt
+
+    def _end_lease(self, fact: Event, said_ms: float) -> float:
+        """Let the oracle look at a fact that is to end a lease, and return its delay."""
+        if self.process.thaws_ms < said_ms - HELD_UP_MS:
+            self.broker.oracle.ends_lease(fact, said_ms)
+        dice = self.broker.scheduler.dice(f"lease {fact.by} {fact.id}")
+        late = not self.broker.chaos.quiet and dice.random() < LATE_SHARE
+        return REQUEST_MS * dice.random() if late else 0.0
 
     def _deliver(self) -> None:
         """Let the broker take the oldest record, or try later if the broker is away."""
@@ -266,7 +286,7 @@ class SimLog:
     def beat(self, job: JobId) -> Receipt:
         self._visit("beat", "append refused")
         receipt = self.broker.memory.beat(job)
-        self.broker.oracle.heard(job, self.process.name, self.broker.scheduler.now_ms)
+        self.broker.oracle.beats(job, self.process.name, self.broker.scheduler.now_ms)
         return receipt
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:

@@ -16,6 +16,7 @@ from headgate.control.events.types import (
     AttemptFailed,
     Body,
     Consumable,
+    Deleted,
     Event,
     ExecutorLost,
     JobAccepted,
@@ -43,6 +44,7 @@ from .generations import Generations
 ROOT = "root"
 JOB = JobId("job")
 PREFIX = f"{ROOT}/{JOB}/"
+LOOKED_MS = 500.0
 
 Row = tuple[int, int, int]  # partition, number, task
 
@@ -85,6 +87,8 @@ class Oracle:
         self._ordered: set[AttemptId | str | None] = set()
         self._told: dict[tuple[str, int], Told] = {}
         self._heard: dict[str, tuple[float, float]] = {}  # the last time, and the longest silence
+        self._beats: list[tuple[str, float]] = []  # by whom, and when
+        self._overtaken: set[int] = set()  # the ends of leases of drivers that were heard meanwhile
         self.now_ms = 0.0
         self.has_one_master = False
         self._masters: list[str] = []
@@ -143,8 +147,9 @@ class Oracle:
             case LeaseExpired() if not self.closed and body.epoch == self._epoch_at(
                 recorded.offset
             ):
-                self.closed, self._closed_epoch = True, body.epoch
-                self._expire(recorded.offset)
+                if not self._is_overtaken(recorded):
+                    self.closed, self._closed_epoch = True, body.epoch
+                    self._expire(recorded.offset)
             case ResultRegistered():
                 self._register(body)
             case ResultComplete():
@@ -249,6 +254,8 @@ class Oracle:
                     self.violated(f"{result} was released at {tick.now_ms}, before its time")
             case JobUnregistered() | LeaseExpired() if expires_ms is not None:
                 self.violated(f"{result} was promoted, and released with its job")
+            case LeaseExpired() if basis in self._overtaken:
+                self.violated(f"{result} was released, and its driver was heard in time")
             case LeaseExpired():
                 pass
             case ReleaseRequested() if not self._completed.issuperset(self._copies_of(result)):
@@ -310,6 +317,35 @@ class Oracle:
         if job == JOB:
             before, longest = self._heard.get(by, (said_ms, 0.0))
             self._heard[by] = max(before, said_ms), max(longest, said_ms - before)
+
+    def beats(self, job: JobId, by: str, at_ms: float) -> None:
+        """Record that the log got a heartbeat."""
+        self.heard(job, by, at_ms)
+        if job == JOB:
+            self._beats.append((by, at_ms))
+
+    def ends_lease(self, event: Event, said_ms: float) -> None:
+        """Check that a sweeper which ends a lease has just looked for heartbeats of the driver."""
+        if event.job != JOB or not self._registered or not event.by.startswith("sweeper"):
+            return
+        driver = self._registered[-1].event
+        assert isinstance(driver.body, JobRegistered), "it is a registration"
+        late = said_ms - driver.body.lease_ms, said_ms - LOOKED_MS
+        if any(by == driver.by and late[0] < at_ms < late[1] for by, at_ms in self._beats):
+            self.violated(f"{event.by} ends the lease of {driver.by}, who was heard again")
+
+    def _is_overtaken(self, recorded: Recorded) -> bool:
+        """Return True if the log has a sign of life of the driver that the author did not know."""
+        body = recorded.event.body
+        assert isinstance(body, LeaseExpired), "nothing else ends a lease"
+        since = (it for it in self.events if (body.heard or 0) < it.offset < recorded.offset)
+        if body.heard is None or not any(
+            it.event.basis is None and not isinstance(it.event.body, Tick | Deleted | LeaseExpired)
+            for it in since
+        ):
+            return False
+        self._overtaken.add(recorded.offset)
+        return True
 
     def _expire(self, at: int) -> None:
         """Check that the driver whose lease ended was silent for that long at some time."""

@@ -19,11 +19,13 @@ from headgate.control.clock import Deadline
 from headgate.control.errors import Lost
 from headgate.control.events.types import Newer, Produced, Recorded, SegmentSummary
 from headgate.control.ids import AttemptId, JobId
+from headgate.control.inquiry.neglected import Neglected
 from headgate.control.kafka.settings import KafkaSettings
 from headgate.control.log import EventLog
 from headgate.control.master import job_steps
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Deletion, DeletionRetrier
-from headgate.control.master.silence import SilenceTimer
+from headgate.control.master.silence import SilenceTimer, lease_expired
 from headgate.control.master.term import Term
 from headgate.control.memory.group import MemoryMembership
 from headgate.control.memory.log import MemoryEventLog
@@ -38,6 +40,7 @@ from headgate.control.snapshots import records, resume
 from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.resume import Start
 from headgate.control.snapshots.schedule import SnapshotSchedule
+from headgate.infra import sweep
 from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format import segment
 from headgate.storage.format.manifest import Source
@@ -140,7 +143,7 @@ def ignore_the_basis(patch: pytest.MonkeyPatch) -> None:
         self.state = apply(self.state, recorded.event.body)
 
     patch.setattr(Replay, "_match", at_its_record)
-    patch.setattr(replay, "step", lambda state, fact: (apply(state, fact), decide(state, fact)))
+    patch.setattr(replay, "step", lambda state, fact, at: (apply(state, fact), decide(state, fact)))
 
 
 def believe_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
@@ -184,6 +187,19 @@ def hear_no_beat(patch: pytest.MonkeyPatch) -> None:
         return {name: at for name, at in read_beats(self, job, deadline).items() if name != JOB}
 
     patch.setattr(MemoryEventLog, "read_beats", deaf)
+
+
+def end_leases_by_a_list(patch: pytest.MonkeyPatch) -> None:
+    """The sweeper does not look again if a driver is silent when the job's turn comes."""
+
+    def at_once(
+        log: EventLog, announcer: Announcer, neglected: Neglected, deadline: Deadline
+    ) -> bool:
+        fact = lease_expired(neglected.state, neglected.silent_ms)
+        log.append(announcer.fact(fact)).offset(deadline)
+        return True
+
+    patch.setattr(sweep, "end_lease", at_once)
 
 
 def begin_over_what_stands(patch: pytest.MonkeyPatch) -> None:
@@ -420,6 +436,7 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         open_without_looking: 58,
         share_ids_with_neighbours: 4,
         hear_no_beat: 25,
+        end_leases_by_a_list: 42,
         begin_over_what_stands: 14,
         begin_at_what_is_left: 3,
         end_promoted_results_too: 0,

@@ -6,7 +6,6 @@ from contextlib import closing
 
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION, MasterSettings
-from headgate.control.events.types import LeaseExpired
 from headgate.control.ids import JobId
 from headgate.control.inquiry.neglected import Neglected, neglected
 from headgate.control.master.announcer import Announcer
@@ -14,6 +13,7 @@ from headgate.control.master.job_steps import JobSteps, Outcome
 from headgate.control.master.silence import time_of
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import read_snapshots
+from headgate.infra import sweep
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .broker import SimLog
@@ -22,6 +22,7 @@ from .oracle import JOB, ROOT
 from .scheduler import Process, SimClock, SimExecutor
 
 STEP_S = 2.0
+OTHERS_SHARE, OTHERS_S_MAX = 0.5, 60.0
 
 
 class Sweeper:
@@ -30,6 +31,7 @@ class Sweeper:
     def __init__(self, world: World, process: Process) -> None:
         self.process = process
         self._mode = world.mode
+        self._dice = world.scheduler.dice(f"list of {process.name}")
         self._clock = SimClock(world.scheduler, process)
         self._log = SimLog(world.broker, process)
         self._storage = ObjectDeleter(world.bucket.client(self._clock), ROOT)
@@ -47,24 +49,28 @@ class Sweeper:
         snapshots = read_snapshots(self._log, None, self._deadline())
         positions = {job: snapshot.position for job, snapshot in snapshots.items()}
         records = list(self._log.read_all(self._deadline(), positions))
-        for silent in neglected(records, snapshots, beats, now_ms, self._log.oldest):
+        for silent in list(neglected(records, snapshots, beats, now_ms, self._log.oldest)):
+            self._sweep_others()
             if silent.job == JOB:
                 self._end(silent)
 
+    def _sweep_others(self) -> None:
+        """Take the time in which other jobs of the list are swept."""
+        if self._dice.random() < OTHERS_SHARE:
+            self._clock.sleep_s(OTHERS_S_MAX * self._dice.random())
+
     def _end(self, silent: Neglected) -> None:
+        is_open = silent.state.closed is None
+        if is_open and not sweep.end_lease(self._log, self._announcer, silent, self._deadline()):
+            return
         opening = JobSteps.follow if self._mode == SESSION else JobSteps.open
         with closing(
             opening(self._log, self._announcer, MasterSettings(mode=silent.mode))
         ) as steps:
             state = self._until_read(steps)
-            if state.epoch != silent.state.epoch:
-                return
-            if state.closed is None:
-                fact = self._announcer.fact(LeaseExpired("silent", state.epoch))
-                self._log.append(fact).offset(self._deadline())
             deadline = self._deadline()
             while state.closed is None or any(r.doomed for r in state.results.values()):
-                if deadline.passed or state.epoch != silent.state.epoch:
+                if deadline.passed or state.epoch > silent.state.epoch:
                     return
                 state = self._step(steps).state or state
             self._storage.sweep(state)

@@ -33,7 +33,7 @@ def test_sweep_ends_a_silent_job_and_deletes_its_objects(
     monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", StoppedClock(later))
     assert {} != objects
     code, lines, _ = ran("sweep", "--store", "s3://another/root")
-    assert (code, lines) == (0, ["job j: not swept, its objects are in s3://bucket/root"])
+    assert (code, lines) == (0, ["job j: not swept: its objects are in s3://bucket/root"])
     code, lines, _ = ran("sweep", "--job", JOB, *here)
     assert code == 0
     assert len(lines) == 1
@@ -47,22 +47,25 @@ def test_sweep_ends_a_silent_job_and_deletes_its_objects(
 def test_a_job_that_cannot_be_swept_stops_no_other(
     log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A job that cannot be swept is named with its reason, whatever that is; the others are swept,
+    and the exit code is 1."""
     exchange(log, objects, close=False, settings=MasterSettings(lease_ms=1))
-    later, fails = SYSTEM_CLOCK.now_ms() + 61_000, iter([True])
+    later, fails = SYSTEM_CLOCK.now_ms() + 61_000, iter([Fenced("injected"), TimeoutError()])
     search, swept = neglected, sweeping.sweep
 
     def sweep(*given: Any) -> Swept:
-        if next(fails, False):
-            raise Fenced("injected")
+        for error in fails:
+            raise error
         return swept(*given)
 
     monkeypatch.setattr(job_commands, "time_of", lambda *_: later)
     monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", StoppedClock(later))
-    monkeypatch.setattr(job_commands, "neglected", lambda *given: [*search(*given)] * 2)
-    monkeypatch.setattr(job_commands, "sweep", sweep)
+    monkeypatch.setattr(job_commands, "neglected", lambda *given: [*search(*given)] * 3)
+    monkeypatch.setattr(sweeping, "sweep", sweep)
     code, lines, _ = ran("sweep")
     assert (1, "job j: not swept: injected") == (code, lines[0])
-    assert lines[1].endswith("3 objects deleted")
+    assert "job j: not swept: TimeoutError" == lines[1]
+    assert lines[2].endswith("3 objects deleted")
 
 
 def test_a_clock_that_is_ahead_ends_nobody(

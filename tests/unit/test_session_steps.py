@@ -289,12 +289,12 @@ def test_a_fact_that_nobody_can_decide_stops_its_job_only(
     """An error of ours in one job stops that job only. If the master ended instead, the next master
     would read the same fact and end too."""
 
-    def decide(state: JobState, fact: Fact) -> NoReturn:
+    def decide(state: JobState, fact: Fact, at: int) -> NoReturn:
         raise RecursionError("injected")
 
     log, storage = MemoryEventLog(1), Storage()
     patched = {JOBS[0]: decide}
-    monkeypatch.setattr(replay, "step", lambda s, fact: patched.get(s.job, step)(s, fact))
+    monkeypatch.setattr(replay, "step", lambda s, *fact: patched.get(s.job, step)(s, *fact))
     for job in JOBS[:2]:
         state_facts(log, job, *OPENING)
     with closing(joined(log)) as master, caplog.at_level(logging.ERROR):

@@ -197,7 +197,8 @@ def test_a_silent_driver_loses_its_lease(settings: MasterSettings) -> None:
         world.clock.at_ms += 1
         assert world.look(steps)
         assert not world.look(steps)
-    assert [LeaseExpired("its driver was silent for 90 s", 1)] == world.bodies(LeaseExpired)
+    (expired,) = world.bodies(LeaseExpired)
+    assert ("its driver was silent for 90 s", 1) == (expired.reason, expired.epoch)
     assert "its driver was silent for 90 s" == world.state.closed
     assert {attempt(0, 1), attempt(1, 2), attempt(1, 7)} == {a for _, a in world.storage.deleted}
     assert [JOBS[0]] == world.storage.swept

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
-from headgate.control.clock import SYSTEM_CLOCK, Deadline, Pace
-from headgate.control.contract import MasterSettings
-from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.contract import SESSION, MasterSettings
+from headgate.control.errors import Fenced, Unavailable
 from headgate.control.events.types import (
     Deleted,
+    Event,
     Fact,
     JobRegistered,
     JobUnregistered,
@@ -26,18 +28,18 @@ from headgate.control.events.types import (
     Tick,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.inquiry.ignored import refused
 from headgate.control.inquiry.neglected import Neglected, neglected
-from headgate.control.log import EventLog, Receipt
+from headgate.control.log import Receipt
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
-from headgate.control.master.heartbeats import HeartbeatThread
 from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.silence import time_of
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import by_partition, read_snapshots
-from headgate.infra.sweep import sweep
-from headgate.testing.faulty_log import LogFault, NoAnswer
+from headgate.infra import sweep as sweeping
+from headgate.infra.sweep import FailedSweep, Swept, sweep, sweep_all
 
 from ..doubles.jobs import (
     JOB,
@@ -53,7 +55,6 @@ from ..doubles.jobs import (
     produced,
     state_facts,
 )
-from ..doubles.logs import FaultyLog
 from ..doubles.steps import StoppedClock, drive
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
@@ -66,6 +67,7 @@ LIVED: tuple[Fact, ...] = (
     produced(1, 2),
 )
 
+DEAF = (JobId("deaf-1"), JobId("deaf-3"))  # session jobs of one partition
 OTHER_RESULT = ResultId("r2")
 _OTHERS = AttemptId(PartitionId(OTHER_RESULT, 0), 1, 3)
 OTHER: tuple[Fact, ...] = (
@@ -256,6 +258,84 @@ def test_a_driver_that_came_back_is_left_alone(world: World) -> None:
     assert set() == world.storage.deleted
 
 
+@pytest.mark.parametrize("sign", ["a heartbeat", "a fact"])
+def test_a_driver_that_is_heard_again_keeps_its_lease_and_its_master(
+    world: World, sign: str
+) -> None:
+    """A driver that was heard after the list of neglected jobs was made loses nothing, and decides
+    on as if nobody had swept."""
+    world.live(*LIVED)
+    announcer = Announcer(JOB, "silent", world.clock)
+    with closing(JobSteps.open(world.log, announcer, SETTINGS)) as steps:
+        drive(steps, world.log, world.storage)
+        world.clock.at_ms += 2 * LEASE_MS
+        (candidate,) = world.neglected()
+        if sign == "a fact":
+            world.log.append(announcer.fact(OTHER[0]))
+        else:
+            world.log.beat(JOB)
+        assert sweep(world.log, world.storage, candidate, SETTINGS).came_back
+        world.log.append(announcer.fact(OTHER[1]))
+        drive(steps, world.log, world.storage)
+    assert audited(world.log).state.registered
+    assert not any(isinstance(body, LeaseExpired) for body in bodies(world.log))
+    assert (set(), []) == (world.storage.deleted, world.storage.swept)
+
+
+def test_a_driver_that_is_heard_before_its_lease_ends_in_the_log_keeps_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fact of the driver that the log takes just before `LeaseExpired` makes that fact void: the
+    driver's own master goes on, and a later sweep may end the lease."""
+    world.live(*LIVED)
+    announcer, append = Announcer(JOB, "silent", world.clock), world.log.append
+
+    def overtaken(event: Event) -> Receipt:
+        if isinstance(event.body, LeaseExpired):
+            append(announcer.fact(OTHER[0]))
+        return append(event)
+
+    with closing(JobSteps.open(world.log, announcer, SETTINGS)) as steps:
+        drive(steps, world.log, world.storage)
+        world.clock.at_ms += 2 * LEASE_MS
+        (candidate,) = world.neglected()
+        monkeypatch.setattr(world.log, "append", overtaken)
+        assert sweep(world.log, world.storage, candidate, SETTINGS).came_back
+        drive(steps, world.log, world.storage)
+    assert (True, set()) == (audited(world.log).state.registered, world.storage.deleted)
+    (void,) = refused(world.log.read_all(Deadline.after(1.0)), {})
+    assert isinstance(void.event.body, LeaseExpired)
+    monkeypatch.undo()
+    world.clock.at_ms += 2 * LEASE_MS
+    (candidate,) = world.neglected()
+    assert 3 == sweep(world.log, world.storage, candidate, SETTINGS).objects
+
+
+def test_a_session_job_without_a_master_is_named_and_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep waits for the masters of a partition once: each session job of it is named, with the
+    reason, and the jobs behind it are swept."""
+    world.live(*LIVED)
+    for job in DEAF:
+        announcer = Announcer(job, "driver", world.clock)
+        for fact in (JobRegistered(SESSION, "0", "tests", lease_ms=LEASE_MS), *LIVED[1:]):
+            world.log.append(announcer.fact(fact))
+    world.clock.at_ms += 2 * LEASE_MS
+    jobs = sorted(world.neglected(), key=lambda each: each.job == JOB)
+    settings = partial(replace, SETTINGS, wait_ms=300)
+    monkeypatch.setattr(sweeping, "MasterSettings", settings)
+    *deaf, swept = sweep_all(world.log, world.storage, jobs, "")
+    first, second = deaf
+    assert isinstance(first, FailedSweep)
+    assert isinstance(second, FailedSweep)
+    assert "waited 300 ms for the end of the lease of job" in first.error
+    assert first.error.endswith("of its facts wait, and no master has answered")
+    assert f"no master answered for job {first.job}, which is in the same partition" == second.error
+    assert isinstance(swept, Swept)
+    assert (JOB, 3) == (swept.job, swept.objects)
+
+
 def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
     """A sweep fences a driver that was silent and still lives."""
     world.live(*LIVED)
@@ -334,102 +414,3 @@ def test_whoever_sweeps_asks_the_log_what_time_it_is(
     monkeypatch.setattr(world.log, "read_beats", lambda job, deadline: {})
     with pytest.raises(Unavailable, match="its time"):
         time_of(world.log, JobId("sweep-2"), Deadline.after(0.0))
-
-
-# Heartbeats
-
-
-@pytest.fixture
-def beating() -> Iterator[MemoryEventLog]:
-    log = MemoryEventLog()
-    storage = OrderedStorage(log)
-    settings = replace(SETTINGS, lease_ms=60)
-    master = DriverMaster(log, storage, settings, DriverIdentity("driver", "0"))
-    master.register_job(Job())
-    yield log
-    master.close()
-
-
-def unheard(error: Unavailable) -> None:
-    raise AssertionError(error)
-
-
-def beat_of(log: EventLog) -> int:
-    return log.read_beats(JOB, Deadline.after(1.0)).get(JOB, 0)
-
-
-def await_beat(log: EventLog, after_ms: int) -> int:
-    deadline = Deadline.after(3.0)
-    while beat_of(log) <= after_ms:
-        assert not deadline.passed, "the heart beats"
-        SYSTEM_CLOCK.sleep_s(0.005)
-    return beat_of(log)
-
-
-def test_a_driver_beats_while_it_speaks_for_the_job(beating: MemoryEventLog) -> None:
-    """A driver sends three heartbeats per lease until it is closed or fenced, and none
-    afterwards."""
-    first = await_beat(beating, 0)
-    assert await_beat(beating, first) - first < 1_000
-    registered = bodies(beating)[0]
-    assert isinstance(registered, JobRegistered)
-    assert 60 == registered.lease_ms
-    with closing(JobSteps.open(beating, Announcer(JOB, "successor"), SETTINGS)) as successor:
-        beating.append(Announcer(JOB, "successor").fact(LIVED[0]))
-        for _ in range(4):
-            successor.step(0.0)
-        SYSTEM_CLOCK.sleep_s(0.5)
-        silent = beat_of(beating)
-        SYSTEM_CLOCK.sleep_s(0.2)
-        assert silent == beat_of(beating)
-
-
-def test_a_long_lease_is_no_reason_for_a_long_silence() -> None:
-    """A driver with a long lease sends heartbeats much more often than thrice per lease, because
-    its own clock may be late and its first heartbeat may be lost."""
-    log = MemoryEventLog()
-    settings = MasterSettings(lease_ms=86_400_000, pace=Pace(refresh_s=0.01))
-    heart = HeartbeatThread(log, JOB, settings, lambda: True, unheard)
-    heart.start()
-    await_beat(log, await_beat(log, 0))
-    heart.stop()
-
-
-def test_a_beat_that_fails_is_followed_by_the_next() -> None:
-    """A heartbeat that fails does not end the thread: the next one follows."""
-    log = FaultyLog(MemoryEventLog(), LogFault("beat", 1, Unavailable("injected")))
-    heart = HeartbeatThread(log, JOB, MasterSettings(lease_ms=300), lambda: True, unheard)
-    heart.start()
-    await_beat(log, 0)
-    heart.stop()
-    last = beat_of(log)
-    SYSTEM_CLOCK.sleep_s(0.2)
-    assert last == beat_of(log)
-
-
-class Silent(FaultyLog):
-    """A log that takes everything, and confirms no heartbeat."""
-
-    def beat(self, job: JobId) -> Receipt:
-        return NoAnswer(OutcomeUnknown("no confirmation"))
-
-
-def test_a_driver_that_is_not_heard_stops_before_its_lease_ends(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A driver whose heartbeats are not confirmed reports that, and stops before its lease ends and
-    its objects may be deleted."""
-    log, job = Silent(MemoryEventLog()), Job()
-    settings = replace(SETTINGS, lease_ms=600)
-    driver = DriverMaster(log, OrderedStorage(log), settings, DriverIdentity("driver", "0"))
-    driver.register_job(job)
-    begun_s = SYSTEM_CLOCK.monotonic_s()
-    deadline = Deadline.after(5.0)
-    while not job.errors:
-        assert not deadline.passed, "it works on"
-        SYSTEM_CLOCK.sleep_s(0.01)
-    assert SYSTEM_CLOCK.monotonic_s() - begun_s < 0.6
-    with pytest.raises(Unavailable, match="no heartbeat of job job was confirmed"):
-        driver.unregister_job(JOB)
-    driver.close()
-    assert "was not confirmed: no confirmation" in caplog.text
