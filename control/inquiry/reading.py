@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -24,7 +24,11 @@ _POLL_EVENTS_MAX = 500
 def known(log: EventLog, job: str) -> dict[JobId, Snapshot]:
     """Return the snapshots of one job, or of all jobs. Read them before the events: then no event
     between the two is missed."""
-    return read_snapshots(log, job_id(job) if job else None, ProgressDeadline(READ_S_MAX))
+    return _known(log, job, lambda snapshot: snapshot)
+
+
+def _known(log: EventLog, job: str, take: Callable[[Snapshot], Snapshot]) -> dict[JobId, Snapshot]:
+    return read_snapshots(log, job_id(job) if job else None, ProgressDeadline(READ_S_MAX), take)
 
 
 def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator[Recorded]:
@@ -48,7 +52,12 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
 
 
 def read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
-    """Read the events of one job, or of all jobs, that are newer than the snapshots."""
+    """Read the events of one job, or of all jobs, that are newer than the snapshots, without the
+    indexes of segments: a state holds all of them."""
+    return map(without_indexes, _read_news(log, job, snapshots))
+
+
+def _read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
     if job and (snapshot := snapshots.get(job_id(job))) is not None:
         deadline = ProgressDeadline(READ_S_MAX)
         start = max(snapshot.position, log.oldest(job_id(job)))
@@ -65,7 +74,7 @@ def read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> I
 def states(log: EventLog, job: str) -> tuple[JobState, ...]:
     """Return the present states of one job, or of all jobs, without the indexes of segments."""
     snapshots = known_without_indexes(log, job)
-    return fold(map(without_indexes, read_news(log, job, snapshots)), snapshots)
+    return fold(read_news(log, job, snapshots), snapshots)
 
 
 def follow(log: EventLog, job: str) -> Iterator[Recorded]:
@@ -91,7 +100,7 @@ def without_indexes(recorded: Recorded) -> Recorded:
 def known_without_indexes(log: EventLog, job: str) -> dict[JobId, Snapshot]:
     """Return the snapshots to which events without indexes may be added: what an attempt has
     announced is compared with what it has produced."""
-    return {name: _lean(snapshot) for name, snapshot in known(log, job).items()}
+    return _known(log, job, _lean)
 
 
 def _lean(snapshot: Snapshot) -> Snapshot:

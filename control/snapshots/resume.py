@@ -214,17 +214,25 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
     return True
 
 
-def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict[JobId, Snapshot]:
-    """Return the newest snapshot of a job, or with None of every job, also those of newer versions.
-    Jobs whose first driver has not registered are left out, and snapshots that do not belong to the
-    log.
+def read_snapshots(
+    log: EventLog,
+    job: JobId | None,
+    deadline: Deadline,
+    take: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
+) -> dict[JobId, Snapshot]:
+    """Return the newest snapshot of a job, or with None of every job, also those of newer versions,
+    as `take` leaves it: the snapshots of all jobs may be large. Jobs whose first driver has not
+    registered are left out, and snapshots that do not belong to the log.
 
     Raises:
         Unavailable: the log cannot be read in time.
     """
     by_job = _by_job(log.read_state(job, deadline))
-    snapshots = {name: _read_or_newer(name, stored) for name, stored in by_job.items()}
-    wanted = {n: s for n, s in snapshots.items() if s and (s.state.epoch or s.newer)}
+    wanted: dict[JobId, Snapshot] = {}
+    for name in list(by_job):
+        snapshot = _read_or_newer(name, by_job.pop(name))
+        if snapshot and (snapshot.state.epoch or snapshot.newer):
+            wanted[name] = take(snapshot)
     identity = log.identity(deadline) if wanted else ""
     written = by_partition(log, log.written)
     return {

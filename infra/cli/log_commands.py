@@ -27,6 +27,7 @@ from ...control.inquiry.reading import (
     READ_S_MAX,
     follow,
     known,
+    known_without_indexes,
     read,
     read_news,
     states,
@@ -53,7 +54,7 @@ app.add_typer(audit_app, name="audit", no_args_is_help=True)
 def run_jobs(target: Target, as_json: Json = False, utc: Utc = False) -> None:
     """List all jobs of the log, the oldest first: who decides, what is stored, how old it is."""
     with closing(target.open_log()) as log:
-        snapshots = known(log, "")
+        snapshots = known_without_indexes(log, "")
         beats = log.read_beats(None, ProgressDeadline(READ_S_MAX))
         # This machine's clock may be late. To ask the log for its time would write to it.
         now_ms = max([SYSTEM_CLOCK.now_ms(), *beats.values()])
@@ -154,8 +155,8 @@ def traces(
 def verify(target: Target, job: JobOrAll = "", as_json: Json = False) -> None:
     """Derive every decision again from the facts; exit code 1 when a recorded decision differs."""
     with closing(target.open_log()) as log:
-        snapshots = known(log, job)
-        audits = audit(read(log, job, snapshots), snapshots)
+        snapshots = known_without_indexes(log, job)
+        audits = audit(map(without_indexes, read(log, job, snapshots)), snapshots)
     show(as_json, views.audit_rows(audits), map(fields.audit_fields, audits))
     raise typer.Exit(1 if any(audited.violation for audited in audits) else 0)
 

@@ -19,7 +19,6 @@ from ...control.inquiry.listing import ListedJob, list_jobs
 from ...control.inquiry.neglected import JobLog, follow_jobs
 from ...control.inquiry.reading import (
     READ_S_MAX,
-    known,
     known_without_indexes,
     read_news,
     without_indexes,
@@ -109,7 +108,7 @@ class LogReader:
 
     def _jobs(self, deadline: Deadline) -> Mapping[JobId, JobLog]:
         if self.only:
-            snapshots = known(self._log, self.only)
+            snapshots = known_without_indexes(self._log, self.only)
             return follow_jobs(read_news(self._log, self.only, snapshots), snapshots)
         self._followed.read_to_end(deadline, self._counts.see)
         return self._followed.jobs

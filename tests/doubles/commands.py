@@ -36,8 +36,10 @@ class KeptLog(MemoryEventLog):
 
 
 class Context:
-    job_id = JOB
     application = "tests"
+
+    def __init__(self, job: JobId) -> None:
+        self.job_id = job
 
     def on_fatal_error(self, error: BaseException) -> None:
         raise AssertionError(error)
@@ -53,6 +55,7 @@ def exchange(
     settings: MasterSettings | None = None,
     place: str = "",
     result: ResultId = RESULT,
+    job: JobId = JOB,
 ) -> None:
     """Run one exchange through the real master and writers; every partition becomes consumable."""
     store = MemoryBlobStore(objects)
@@ -61,10 +64,10 @@ def exchange(
         log, ObjectDeleter(store, "root"), settings, DriverIdentity("d", "0", place)
     )
     master.start()
-    master.register_job(Context())
-    environment = ObjectStoreEnvironment(JOB, log, MemoryBlobStore(objects), "root", Limits())
+    master.register_job(Context(job))
+    environment = ObjectStoreEnvironment(job, log, MemoryBlobStore(objects), "root", Limits())
     descriptor = master.register_partition_with_producer(
-        JOB,
+        job,
         PartitionDescriptor(result, PARTITIONS, SUBPARTITIONS, "", "repartition"),
         ProducerDescriptor(0, PARTITIONS),
     ).result(WAIT_S)
@@ -77,7 +80,7 @@ def exchange(
         writer.finish()
     master.await_complete(descriptor)
     if close:
-        master.unregister_job(JOB)
+        master.unregister_job(job)
     master.close()
     environment.close()
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from headgate.control.events.types import (
     WayChosen,
 )
 from headgate.control.ids import JobId
+from headgate.control.inquiry import neglected
 from headgate.control.inquiry.listing import JobCondition, list_jobs
-from headgate.control.inquiry.neglected import follow_jobs
+from headgate.control.inquiry.neglected import JobLog, follow_jobs
 from headgate.control.inquiry.reading import known
 from headgate.control.memory.log import MemoryFollower
+from headgate.control.model.state import JobState
 from headgate.infra.cli import log_commands
 from headgate.infra.cli.options import Terminal
 from headgate.infra.devstack import stack
@@ -101,6 +104,35 @@ def test_snapshots_save_the_reading(log: KeptLog, objects: Objects) -> None:
     assert [] == list(list_jobs(follow_jobs([], {}), {}, 0))
     (listed,) = list_jobs(follow_jobs([], known(log, "")), {}, 0)
     assert (listed.exchanges, listed.condition) == (1, JobCondition.RUNNING)
+
+
+@pytest.mark.parametrize("command", ["jobs", "sweep"])
+def test_commands_on_all_jobs_hold_no_indexes(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A command that holds the states of all jobs leaves out the indexes of their segments, those
+    of snapshots as those of newer events: with them, three jobs would fill half a gigabyte."""
+    states: list[JobState] = []
+    for job in (JOB, JobId("other")):
+        exchange(log, objects, close=False, settings=MasterSettings(snapshot_events=4), job=job)
+    assert any(any(indexes(snapshot.state)) for snapshot in known(log, "").values())
+
+    def follow(*given: Any) -> dict[JobId, JobLog]:
+        jobs = follow_jobs(*given)
+        states.extend(entry.replay.state for entry in jobs.values())
+        return jobs
+
+    for module in (log_commands, neglected):
+        monkeypatch.setattr(module, "follow_jobs", follow)
+    assert 0 == ran(command)[0]
+    assert [PARTITIONS, PARTITIONS] == [len(list(indexes(state))) for state in states]
+    assert not any(any(indexes(state)) for state in states)
+
+
+def indexes(state: JobState) -> Iterator[bytes]:
+    attempts = (result.production.attempts.values() for result in state.results.values())
+    for produced in (produced for values in attempts for produced in values if produced):
+        yield from (segment.index for segment in produced.segments)
 
 
 def test_a_report_starts_at_the_snapshot(
