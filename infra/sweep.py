@@ -17,7 +17,8 @@ from ..control.addresses import is_same_place
 from ..control.clock import Deadline
 from ..control.contract import SESSION, MasterSettings, PartitionStorage
 from ..control.errors import HeadgateError, Unavailable
-from ..control.events.types import NO_SIGNS_OF_LIFE, Tick
+from ..control.events.codec import newer_error
+from ..control.events.types import NO_SIGNS_OF_LIFE, Newer, Tick
 from ..control.ids import JobId, ResultId
 from ..control.inquiry.neglected import Neglected
 from ..control.log import EventLog, Follower, read_to
@@ -26,7 +27,7 @@ from ..control.master.silence import lease_expired
 from ..control.master.thread import JobMasterThread
 from ..control.model.decide import decide
 from ..control.model.state import JobState
-from ..control.snapshots.resume import forget
+from ..control.snapshots.resume import forget, take_up
 from ..control.snapshots.schedule import is_over
 
 _LOG = logging.getLogger(__name__)
@@ -144,6 +145,7 @@ def end_lease(
     before it has ended.
     """
     job, expired = neglected.job, lease_expired(neglected.state, neglected.silent_ms)
+    take_up(log, job, deadline).follower.close()  # refuses what a newer version has written
     with closing(log.follow(job, max(neglected.position, log.oldest(job)))) as follower:
         if _is_heard(follower, follower.end(), deadline):
             return False
@@ -155,11 +157,14 @@ def end_lease(
 
 def _is_heard(follower: Follower, end: int, deadline: Deadline) -> bool:
     """Return True if the follower meets a sign of life of the driver before the offset `end`."""
-    return any(
-        recorded.offset < end
-        for recorded in read_to(follower, end, _EVENTS_MAX, deadline)
-        if recorded.event.basis is None and not isinstance(recorded.event.body, NO_SIGNS_OF_LIFE)
-    )
+    is_heard = False
+    for recorded in read_to(follower, end, _EVENTS_MAX, deadline):
+        event = recorded.event
+        if isinstance(event.body, Newer):
+            raise newer_error(f"offset {recorded.offset} of job {event.job}", event.body.version)
+        is_sign = event.basis is None and not isinstance(event.body, NO_SIGNS_OF_LIFE)
+        is_heard |= is_sign and recorded.offset < end
+    return is_heard
 
 
 def _if_ended(state: JobState, epoch: int) -> JobState | None:

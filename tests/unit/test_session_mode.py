@@ -20,7 +20,6 @@ from headgate.control.errors import (
     Unavailable,
 )
 from headgate.control.events.types import (
-    Body,
     Fact,
     JobRegistered,
     LeaseExpired,
@@ -190,7 +189,7 @@ def say(log: MemoryEventLog, job: JobId, *facts: Fact) -> None:
         log.append(announcer.fact(fact))
 
 
-def said(log: MemoryEventLog, job: JobId) -> list[Body]:
+def said(log: MemoryEventLog, job: JobId) -> list[object]:
     records = log.read_all(Deadline.after(1.0))
     return [recorded.event.body for recorded in records if recorded.event.job == job]
 

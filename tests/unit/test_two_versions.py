@@ -171,7 +171,7 @@ def test_a_sweep_leaves_the_job_alone(newer: object) -> None:
     records = list(log.read_all(soon()))
     assert [] == list(neglected(records, snapshots, {}, 2**46, lambda job: 0))
     assert follow_jobs(records, snapshots)[JOB].broken or not records
-    candidate = Neglected(Replay(JOB).state, "per-job", "", 1, 2**46)
+    candidate = Neglected(Replay(JOB).state, "per-job", "", 1, 2**46, 0)
     with pytest.raises(Invalid, match=NEWER):
         sweep(log, storage, candidate, SETTINGS)
     if records:
