@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ..connectors.spark.settings import OPTIONS, PREFIX
+from ..connectors.spark.settings import FOR_THE_NEXT_ACTION, OPTIONS, PREFIX
 from ..control.kafka.settings import OWNED
 from ..control.options import Option
 from ..storage.stores.s3.settings import OPTIONS as S3_OPTIONS
@@ -22,8 +22,16 @@ _HEAD = f"""# Configuration
 
 Written from the code by `python -m headgate.infra.reference`. Do not edit it by hand.
 
-All keys start with `{PREFIX}` and are read from the Spark configuration when
-`headgate.attach(spark)` is called. A key that does not exist is an error that names the nearest.
+All keys start with `{PREFIX}` and are read from the Spark configuration of the session. A key that
+does not exist is an error that names the nearest. The table says from when on a key holds:
+
+- *next action*: a change, by `spark.conf.set` or SQL's `SET`, holds for the next action,
+  `repartition` or `offload`. For a stream's batches, switching off holds at once, and all else from
+  the stream's start;
+- *attach*: read when `headgate.attach(spark)` is called. A later change is ignored, and the
+  driver's log has a warning that names the key.
+
+`with hg.paused():` lets Spark run the session's actions for a while without a change of a key.
 
 Values are written as Spark's are:
 
@@ -41,9 +49,9 @@ _KAFKA = f"""
 ## `{PREFIX}kafka.*`
 
 What follows the prefix goes to the Kafka client (librdkafka), for example
-`{PREFIX}kafka.security.protocol`. `10s` for a key that ends in `.ms`, and `1m` for one that ends in
-`.bytes`, become the numbers that the client takes. These are refused, because Headgate's promises
-rest on them or because a secret would stand in the Spark configuration:
+`{PREFIX}kafka.security.protocol`, and holds from attach on. `10s` for a key that ends in `.ms`, and
+`1m` for one that ends in `.bytes`, become the numbers that the client takes. These are refused,
+because Headgate's promises rest on them or because a secret would stand in the Spark configuration:
 
 """
 
@@ -56,9 +64,19 @@ Options of the object store. Credentials are none of them: they come from the or
 
 
 def options_table(prefix: str, options: Iterable[Option]) -> str:
-    """Return every option with its default, as a Markdown table."""
-    rows = [f"| `{prefix}{o.name}` | {_default(o)} | {o.meaning} |" for o in options]
-    return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
+    """Return every option with its default and the time from which on it holds, as a Markdown
+    table."""
+    rows = [
+        f"| `{prefix}{o.name}` | {_default(o)} | {_holds(prefix, o)} | {o.meaning} |"
+        for o in options
+    ]
+    heads = ["| key | default | holds from | meaning |", "| --- | --- | --- | --- |"]
+    return "\n".join([*heads, *rows]) + "\n"
+
+
+def _holds(prefix: str, option: Option) -> str:
+    is_next = prefix == PREFIX and option.name in FOR_THE_NEXT_ACTION
+    return "next action" if is_next else "attach"
 
 
 def configuration_page() -> str:

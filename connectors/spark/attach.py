@@ -23,23 +23,23 @@ from ...control.contract import ShuffleMasterContext
 from ...control.errors import Invalid
 from ...control.ids import job_id
 from ...storage.limits import Limits
-from ...storage.stores.costs import COSTS, kind_of
-from .exchanges.budget import Budget
+from ...storage.stores.costs import kind_of
 from .exchanges.exchange import Exchanger
-from .exchanges.job_context import JobContext
+from .exchanges.job_context import CurrentSettings, JobContext
 from .exchanges.progress import Progress, ProgressLine, progress_line
 from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
 from .jvm.held_executors import hold_limits
 from .jvm.pages.query_page import QueryPage
 from .jvm.task_settings import TaskSettings
+from .queries.session_queries import SessionQueries
 from .report import Hold
 from .services import JobServices, StartLocal, StartPage, open_services
 from .session import Headgate
 from .settings import ENCRYPTED, PREFIX, ExchangeSettings, Settings, is_true, read_settings
-from .tasks.exchange_tasks import WorkerSettings
 from .tasks.shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
+from .warm_up import WarmUp
 
 _LOG = logging.getLogger("headgate")
 _PINNED = "PYSPARK_PIN_THREAD"
@@ -59,8 +59,8 @@ def attach_session(
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise Invalid("a Spark Connect session has no JVM at hand: attach a classic session")
     settings = read_settings(spark.conf.getAll)
-    if settings.log_level != "application":
-        _log_from(settings.log_level.upper())
+    if settings.attaching.log_level != "application":
+        _log_from(settings.attaching.log_level.upper())
     context = spark.sparkContext
     job = job_id(settings.job_id or default_job(context.applicationId))
     _require_local_python(context)
@@ -71,12 +71,14 @@ def attach_session(
     limits = _limits_of(context, settings.limits)
     services = open_services(replace(settings, limits=limits), job, local, str(context.master))
     try:
-        headgate = _register(spark, settings, services)
+        kind = kind_of(services.worker.store, dict(services.worker.s3))
+        current = CurrentSettings(spark, kind)
+        headgate = _register(spark, settings, services, current)
     except BaseException:
         services.close()
         raise
-    if page is not None and settings.ui_port is not None:
-        services.show(page, settings.ui_port)
+    if page is not None and settings.attaching.ui_port is not None:
+        services.show(page, settings.attaching.ui_port)
     return headgate
 
 
@@ -117,7 +119,9 @@ def default_job(application: str) -> str:
     return f"{application}-{crc32(driver.encode()):08x}"
 
 
-def _register(spark: SparkSession, settings: Settings, services: JobServices) -> Headgate:
+def _register(
+    spark: SparkSession, settings: Settings, services: JobServices, current: CurrentSettings
+) -> Headgate:
     worker = services.worker
     name = f"driver {os.urandom(4).hex()}"
     context = ShuffleMasterContext(settings.master, name, __version__)
@@ -133,23 +137,24 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
         master.register_job(reruns)
         state = master.state(worker.job)
         services = services.marked(state)
-        exchanges = settings.exchanges
-        budget = _budget(exchanges, worker)
         progress = Progress(_line(spark))
         store, worker = services.store, services.worker
-        job_context = JobContext(
-            master, store, worker, exchanges, state.epoch, reruns, budget, progress
-        )
-        door = None
-        if exchanges.catalyst != "off" and (door := open_door(spark)) is None:
+        job_context = JobContext(master, store, worker, current, state.epoch, reruns, progress)
+        door, catalyst = None, settings.attaching.catalyst
+        if catalyst != "off" and (door := open_door(spark)) is None:
             _LOG.warning(
                 "Headgate does not know Spark %s: rows are the same, but Spark does not know their "
                 "partitioning",
                 spark.version,
             )
         if door is not None:
-            _hint_at_held_executors(hold_limits(spark, door.jvm), exchanges)
-        return Headgate(Exchanger(spark, job_context, door), services)
+            _hint_at_held_executors(hold_limits(spark, door.jvm), settings.exchanges)
+        exchanger = Exchanger(spark, job_context, door)
+        queries = SessionQueries(exchanger, services.require_whole_log)
+        warm_up = WarmUp(exchanger, door) if door and settings.attaching.warm_up else None
+        headgate = Headgate(exchanger, queries, services, warm_up)
+        queries.enter()
+        return headgate
     except BaseException:
         master.close()
         raise
@@ -159,13 +164,6 @@ def _line(spark: SparkSession) -> ProgressLine | None:
     """Return the line for the progress of exchanges, unless Spark shows their stages itself."""
     is_shown = is_true(spark.sparkContext.getConf().get(_SPARKS_BAR))
     return None if is_shown else progress_line()
-
-
-def _budget(settings: ExchangeSettings, worker: WorkerSettings) -> Budget:
-    prices = (
-        settings.prices if settings.prices != "auto" else kind_of(worker.store, dict(worker.s3))
-    )
-    return Budget(settings.budget, settings.budget_job, settings.budget_warn, COSTS[prices])
 
 
 def _require_local_python(context: SparkContext) -> None:

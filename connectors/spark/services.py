@@ -134,7 +134,7 @@ def open_services(settings: Settings, job: JobId, local: StartLocal, master: str
     """
     with ExitStack() as opening:
         worker = _describe(settings, job, local, master, opening)
-        deadline = Deadline.after(settings.attach_ms / 1000)
+        deadline = Deadline.after(settings.attaching.attach_ms / 1000)
         log = KafkaEventLog(worker.kafka)
         opening.callback(log.close)
         log.prepare(deadline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -33,17 +34,19 @@ T = TypeVar("T")
 class Headgate:
     """Runs exchanges of one Spark session through Kafka and object storage."""
 
-    def __init__(self, exchanger: Exchanger, services: JobServices) -> None:
+    def __init__(
+        self,
+        exchanger: Exchanger,
+        queries: SessionQueries,
+        services: JobServices,
+        warm_up: WarmUp | None = None,
+    ) -> None:
         self._exchanger = exchanger
+        self._queries = queries
         self._services = services
-        self._queries = SessionQueries(exchanger, services.require_whole_log)
+        self._warm_up = warm_up
         self._written = weakref.WeakKeyDictionary[DataFrame, StoredExchange]()
         self._ended = False
-        settings = exchanger.job_context.settings
-        if settings.sql_enabled:
-            self._queries.enter()
-        door = exchanger.door if settings.warm_up else None
-        self._warm_up = WarmUp(exchanger, door) if door else None
 
     @property
     def ops(self) -> Operations:
@@ -71,6 +74,7 @@ class Headgate:
         if not isinstance(n, int) or n < 1 or not columns:
             raise Invalid(f"repartition needs n of 1 or more and a column, not n={n}, {columns}")
         self._services.require_whole_log()
+        self._look_up()
         with self._queries.in_use.query():
             frame, written = self._exchanger.run(df, n, columns, self._queries.in_use.name())
             self._written[frame] = written
@@ -87,6 +91,7 @@ class Headgate:
         Raises:
             Invalid: this Spark has no private door.
         """
+        self._look_up()
         return self._queries.offload(df)
 
     def group_by(self, df: DataFrame, *columns: str | Column) -> Grouped:
@@ -115,6 +120,7 @@ class Headgate:
         """
         if (done := self._queries.finished.get(df)) is not None:
             return explain.ran(done, self.results())
+        self._look_up()
         query = self._queries.query()
         return explain.planned(query, df, self._queries.fillings(query, df))
 
@@ -202,8 +208,13 @@ class Headgate:
         """Deprecated: use `ops.why`."""
         return _moved("why", self.ops.why)(result, partition)
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Let Spark run the session's actions itself as long as the block runs: those of all its
+        threads, and of no other session. `repartition` and `offload` go on running here."""
+        return self._queries.paused()
+
     def detach(self) -> None:
-        """Let Spark run the session's actions itself again; stored rows stay."""
+        """Let Spark run the session's actions itself for good; stored rows stay."""
         self._queries.leave()
 
     def close(self) -> None:
@@ -252,6 +263,9 @@ class Headgate:
             self.close()
         finally:
             self._end()
+
+    def _look_up(self) -> None:
+        self._exchanger.job_context.current.look_up()
 
     def _report(self, native: Mapping[str, int], holds: tuple[Hold, ...] = ()) -> JobReport:
         context = self._exchanger.job_context

@@ -229,17 +229,31 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeSettings:
-    """The settings of the driver's side of an exchange."""
+class AttachSettings:
+    """The settings of the attaching itself."""
 
     catalyst: str
     """`off`: no private names of Spark are used."""
+    warm_up: bool
+    """True if a job prepares the session for its first query."""
+    attach_ms: int
+    """The longest wait for broker and store."""
+    ui_port: int | None
+    """The port of the job's live page; None for no page."""
+    log_level: str
+    """The level from which on lines go to stderr; `application`: as the application's logging has
+    it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSettings:
+    """The settings of the driver's side of an exchange. Their keys hold for the next action, also
+    when they change after the session was attached; all others hold from attach on."""
+
     sql_enabled: bool
     """True if actions run their exchanges in Headgate."""
     sql_from_bytes: int
     """A smaller exchange of a query runs in Spark; -1: every exchange."""
-    warm_up: bool
-    """True if a job prepares the session for its first query."""
     combine: bool
     """True if the objects of wide exchanges are combined before they are read."""
     budget: Cost
@@ -271,13 +285,11 @@ class Settings:
     master: MasterSettings
     limits: Limits
     exchanges: ExchangeSettings
-    attach_ms: int
-    """The longest wait for broker and store when attaching."""
-    ui_port: int | None
-    """The port of the job's live page; None for no page."""
-    log_level: str
-    """The level from which on lines go to stderr; `application`: as the application's logging has
-    it."""
+    attaching: AttachSettings
+
+
+FOR_THE_NEXT_ACTION = frozenset(f.name.replace("_", ".") for f in fields(ExchangeSettings))
+"""The keys, without the prefix, that are looked up for each action."""
 
 
 def is_true(text: str | None) -> bool:
@@ -291,14 +303,13 @@ def read_settings(conf: Mapping[str, str]) -> Settings:
     Raises:
         Invalid: a key is unknown, its value cannot be used, or two settings contradict each other.
     """
-    ours = {k.removeprefix(PREFIX): v for k, v in conf.items() if k.startswith(PREFIX)}
+    ours = texts_of(conf)
     kafka, s3 = (
         {k.removeprefix(prefix): v for k, v in ours.items() if k.startswith(prefix)}
         for prefix in PASSED_ON
     )
-    named = {k: v for k, v in ours.items() if not k.startswith(PASSED_ON)}
-    settings = _grouped(read_options(PREFIX, OPTIONS, named), kafka, s3)
-    if settings.exchanges.sql_enabled and settings.exchanges.catalyst == "off":
+    settings = _grouped(_values(ours), kafka, s3)
+    if settings.exchanges.sql_enabled and settings.attaching.catalyst == "off":
         raise Invalid(
             f"{PREFIX}sql.enabled = true needs the plans of queries, which {PREFIX}catalyst = off "
             "makes unavailable: remove one of the two"
@@ -311,6 +322,25 @@ def read_settings(conf: Mapping[str, str]) -> Settings:
             "is over"
         )
     return settings
+
+
+def texts_of(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return Headgate's keys in a Spark configuration, without their prefix."""
+    return {k.removeprefix(PREFIX): v for k, v in conf.items() if k.startswith(PREFIX)}
+
+
+def read_exchange_settings(texts: Mapping[str, str]) -> ExchangeSettings:
+    """Return the settings for the next action from the texts of all keys.
+
+    Raises:
+        Invalid: a key is unknown, or its value cannot be used.
+    """
+    return _group(ExchangeSettings, _values(texts))
+
+
+def _values(texts: Mapping[str, str]) -> dict[str, Any]:
+    named = {k: v for k, v in texts.items() if not k.startswith(PASSED_ON)}
+    return read_options(PREFIX, OPTIONS, named)
 
 
 def _grouped(values: Mapping[str, Any], kafka: dict[str, str], s3: dict[str, str]) -> Settings:
@@ -326,9 +356,7 @@ def _grouped(values: Mapping[str, Any], kafka: dict[str, str], s3: dict[str, str
         _group(MasterSettings, values),
         _group(Limits, values),
         _group(ExchangeSettings, values),
-        values["attach.ms"],
-        values["ui.port"],
-        values["log.level"],
+        _group(AttachSettings, values),
     )
 
 

@@ -142,12 +142,8 @@ def _turns(rounds: int, numbers: Sequence[int], runs: Collection[Run]) -> Iterat
 def _attached(spark: SparkSession, name: str, conf: Mapping[str, str]) -> Iterator[Headgate]:
     """Attach a job that has the queries of one setting alone, and leave the session's actions to
     Spark."""
-    headgate = {
-        "spark.headgate.sql.enabled": "true",
-        "spark.headgate.job.id": f"{spark.sparkContext.applicationId}-{name}",
-    }
-    with setting(spark, {**conf, **headgate}), attached(spark, "real") as (hg, _):
-        hg.detach()
+    job = {"spark.headgate.job.id": f"{spark.sparkContext.applicationId}-{name}"}
+    with setting(spark, {**conf, **job}), attached(spark, "real") as (hg, _):
         yield hg
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 CONF = {
-    "spark.headgate.sql.enabled": "true",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "16KB",

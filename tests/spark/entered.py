@@ -12,25 +12,25 @@ from pyspark.sql import functions as F
 from headgate import Headgate
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
+from .conftest import setting
+
+SQL = "spark.headgate.sql.enabled"
+
 
 @contextmanager
 def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
     """Run the session's actions in Spark while the block runs; assert that they store nothing."""
     before = len(hg.results())
-    hg.detach()
-    yield
+    with hg.paused():
+        yield
     assert before == len(hg.results())
-    hg._queries.enter()
 
 
 @contextmanager
 def entered(hg: Headgate, spark: SparkSession) -> Iterator[None]:
     """Run the session's actions through its headgate while the block runs."""
-    hg._queries.enter()
-    try:
+    with setting(spark, {SQL: "true"}):
         yield
-    finally:
-        hg.detach()
 
 
 def counted(spark: SparkSession) -> DataFrame:

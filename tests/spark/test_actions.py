@@ -207,17 +207,19 @@ def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
     inside, before = _methods(), hg.results()
     assert 7 == len(counted(spark.newSession()).collect())
     assert before == hg.results()
-    with detached(hg, spark):
-        outside = _methods()
-        assert 7 == len(counted(spark).collect())
+    hg.detach()
+    outside = _methods()
+    assert 7 == len(counted(spark).collect())
+    hg._queries.enter()
     again = _methods()
     changed = {name for name in outside if outside[name] is not again[name]}
     saves = {(kind, name) for kind, names in writers.SAVES.items() for name in names}
     acts = {"rdd", "count", "show", *actions.RUN, *actions.COLLECTED}
     assert {(Classic, name) for name in acts} | saves <= changed
     assert changed == {name for name in outside if outside[name] is not inside[name]}
-    with detached(hg, spark):
-        assert all(method is outside[name] for name, method in _methods().items())
+    hg.detach()
+    assert all(method is outside[name] for name, method in _methods().items())
+    hg._queries.enter()
 
 
 def test_two_in_one_session(spark: SparkSession, hg: Headgate) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 from math import inf
 
 import pytest
@@ -11,40 +11,38 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid
 from headgate.connectors.spark.exchanges.budget import NO_LIMIT, Cost
-from headgate.connectors.spark.exchanges.exchange import Exchanger
 
 from .cluster import kinds, recorded
 from .conftest import setting
 
 ROWS = 20_000
+BUDGET, BUDGET_JOB = "spark.headgate.budget", "spark.headgate.budget.job"
 
 
-def limited(hg: Headgate, monkeypatch: pytest.MonkeyPatch, exchange: Cost, job: Cost) -> None:
-    """Let the exchanges of a session have these limits."""
-    exchanger: Exchanger = hg._exchanger
-    context = exchanger.job_context
-    budget = replace(context.budget, exchange=exchange, job=job)
-    monkeypatch.setattr(
-        hg, "_exchanger", replace(exchanger, job_context=replace(context, budget=budget))
-    )
+@pytest.fixture(autouse=True)
+def unlimited(spark: SparkSession) -> Iterator[None]:
+    with setting(spark, {BUDGET: "", BUDGET_JOB: ""}):
+        yield
 
 
-def test_an_exchange_is_refused_before_its_first_task(
-    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def limited(spark: SparkSession, exchange: Cost, job: Cost) -> None:
+    """Let the exchanges of a session have these limits from now on."""
+    spark.conf.set(BUDGET, str(exchange))
+    spark.conf.set(BUDGET_JOB, str(job))
+
+
+def test_an_exchange_is_refused_before_its_first_task(spark: SparkSession, hg: Headgate) -> None:
     """Spark knows the size of a range, so the exchange is not even registered."""
-    limited(hg, monkeypatch, Cost(inf, inf, 1_000), NO_LIMIT)
+    limited(spark, Cost(inf, inf, 1_000), NO_LIMIT)
     before = kinds(recorded(hg))
     with pytest.raises(Invalid, match=r"over spark\.headgate\.budget = 1,000 bytes"):
         hg.repartition(spark.range(ROWS), 4, "id")
     assert kinds(recorded(hg)) == before
 
 
-def test_a_refusal_shows_nothing_that_spark_hides(
-    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_shows_nothing_that_spark_hides(spark: SparkSession, hg: Headgate) -> None:
     """The error names the exchange as the log does."""
-    limited(hg, monkeypatch, Cost(inf, inf, 1_000), NO_LIMIT)
+    limited(spark, Cost(inf, inf, 1_000), NO_LIMIT)
     df = spark.range(ROWS).withColumnRenamed("id", "password1234")
     with (
         setting(spark, {"spark.sql.redaction.string.regex": "password[0-9]+"}),
@@ -54,20 +52,16 @@ def test_a_refusal_shows_nothing_that_spark_hides(
     assert "password1234" not in str(caught.value)
 
 
-def test_an_exchange_is_refused_before_it_is_read(
-    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exchange_is_refused_before_it_is_read(spark: SparkSession, hg: Headgate) -> None:
     """If Spark's estimate is too small, the size counts once it is known. Nothing stays."""
-    limited(hg, monkeypatch, Cost(inf, inf, 20 * ROWS), NO_LIMIT)
+    limited(spark, Cost(inf, inf, 20 * ROWS), NO_LIMIT)
     df = spark.range(ROWS).selectExpr("id", "sha2(string(id), 512) s")
     with pytest.raises(Invalid, match=r"over spark\.headgate\.budget"):
         hg.repartition(df, 4, "id")
     assert all(result.released is not None for result in hg.results())
 
 
-def test_the_exchanges_of_a_job_add_up(
-    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_exchanges_of_a_job_add_up(spark: SparkSession, hg: Headgate) -> None:
     df = spark.range(ROWS)
     out = hg.repartition(df, 4, "id")
     assert out.count() == ROWS
@@ -75,22 +69,20 @@ def test_the_exchanges_of_a_job_add_up(
     assert last.predicted_gets == last.gets
     report = hg.report()
     sent = report.puts + report.gets
-    limited(hg, monkeypatch, NO_LIMIT, Cost(inf, sent + last.puts + last.gets, inf))
+    limited(spark, NO_LIMIT, Cost(inf, sent + last.puts + last.gets, inf))
     assert hg.repartition(df, 4, "id").count() == ROWS
     with pytest.raises(Invalid, match=r"over spark\.headgate\.budget\.job"):
         hg.repartition(df, 4, "id")
 
 
-def test_what_is_not_read_yet_counts(
-    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_read_yet_counts(spark: SparkSession, hg: Headgate) -> None:
     """The exchanges of a job may all be written before the first one is read. Their readers keep
     to the limit."""
     df = spark.range(ROWS)
     hg.repartition(df, 4, "id").count()
     last, before = hg.results()[-1], hg.report()
     limit = before.puts + before.gets + 2 * (last.puts + last.gets)
-    limited(hg, monkeypatch, NO_LIMIT, Cost(inf, limit, inf))
+    limited(spark, NO_LIMIT, Cost(inf, limit, inf))
     outs = [hg.repartition(df, 4, "id") for _ in range(2)]
     with pytest.raises(Invalid, match=r"over spark\.headgate\.budget\.job"):
         hg.repartition(df, 4, "id")
@@ -98,10 +90,10 @@ def test_what_is_not_read_yet_counts(
 
 
 def test_a_join_is_not_refused_for_the_product_of_its_sides(
-    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, hg: Headgate
 ) -> None:
     """Spark takes the size of a join for the product of its sides: 60 billion bytes here."""
-    limited(hg, monkeypatch, Cost(inf, inf, 2_000_000), NO_LIMIT)
+    limited(spark, Cost(inf, inf, 2_000_000), NO_LIMIT)
     left, right = (spark.range(ROWS).selectExpr("id k", f"id {name}") for name in "vw")
     joined = left.join(F.broadcast(right), "k")
     assert ROWS == hg.repartition(joined, 4, "k").count()

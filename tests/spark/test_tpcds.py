@@ -42,7 +42,6 @@ def cases(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
 @pytest.fixture(scope="module")
 def hg(spark: SparkSession) -> Iterator[Headgate]:
     with attach(spark) as attached:
-        attached.detach()
         yield attached
 
 

@@ -26,7 +26,7 @@ def test_rows_of_a_session_that_has_left(monkeypatch: pytest.MonkeyPatch) -> Non
     spark: Any = "a session"
     df: Any = SimpleNamespace(sparkSession=spark, rows=["Spark's"])
     iterate = actions._replacement(lambda df: iter(df.rows), actions._iterate)
-    runs = Runs(run, run, run, run, nullcontext)
+    runs = Runs(run, run, run, run, nullcontext, lambda: True)
     enter(spark, runs)
     try:
         begun, late = iterate(df), iterate(df)

@@ -45,7 +45,7 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
     monkeypatch.setattr(attach, "open_door", lambda _: None)
     monkeypatch.setattr(attach, step, fail)
     with pytest.raises(RuntimeError, match="no door"):
-        attach._register(SPARK, read_settings({}), services)
+        attach._register(SPARK, read_settings({}), services, MagicMock())
     with pytest.raises(Closed):
         log.written(JOB)
 

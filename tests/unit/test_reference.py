@@ -29,7 +29,7 @@ def test_every_key_is_explained(options: tuple[Option, ...]) -> None:
     assert [f"`{PREFIX}{option.name}`" for option in options] == [
         row.split("|")[1].strip() for row in rows
     ]
-    assert all(row.split("|")[3].strip() for row in rows)
+    assert all(row.split("|")[4].strip() for row in rows)
 
 
 def test_there_are_few_keys() -> None:

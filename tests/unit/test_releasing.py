@@ -16,7 +16,7 @@ from headgate.connectors.spark.exchanges.lifetimes import Lifetimes, NoReader
 from headgate.connectors.spark.exchanges.rerun import Reruns
 from headgate.connectors.spark.jvm.caches import Cache
 from headgate.connectors.spark.operations import Operations
-from headgate.connectors.spark.settings import read_settings
+from headgate.connectors.spark.queries.session_queries import SessionQueries
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import ResultId, job_id
 
@@ -58,12 +58,13 @@ class Master:
 def session(master: Master) -> Headgate:
     context: Any = SimpleNamespace()
     reruns = Reruns(context, job_id("job"), "tests", lambda _: None)
-    settings = read_settings({"spark.headgate.warm.up": "false"}).exchanges
+    current = SimpleNamespace(look_up=lambda: None)
     means: Any = SimpleNamespace(
-        epoch=1, settings=settings, master=master, reruns=reruns, forget=reruns.forget
+        epoch=1, current=current, master=master, reruns=reruns, forget=reruns.forget
     )
     services: Any = SimpleNamespace(require_whole_log=lambda: None)
-    return Headgate(Exchanger(context, means, DOOR), services)
+    exchanger = Exchanger(context, means, DOOR)
+    return Headgate(exchanger, SessionQueries(exchanger, services.require_whole_log), services)
 
 
 @pytest.mark.parametrize("failing", [1, 2])

@@ -33,7 +33,7 @@ def services() -> JobServices:
 def test_a_port_is_asked_for(text: str | None, port: int | None) -> None:
     """No page is served unless a port is set; 0 is a port, too."""
     conf = {} if text is None else {"spark.headgate.ui.port": text}
-    assert port == read_settings(conf).ui_port
+    assert port == read_settings(conf).attaching.ui_port
 
 
 def test_only_the_drivers_job_is_read(timed: TimedLog, monkeypatch: pytest.MonkeyPatch) -> None:

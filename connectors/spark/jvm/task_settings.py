@@ -1,4 +1,4 @@
-"""Start jobs of Spark with what the user has set.
+"""Read a session's configuration, and start jobs of Spark with what the user has set.
 
 Spark's own actions pass the settings of the session to their tasks as local properties of their
 jobs, and the tags by which a user may end the jobs. Jobs that start outside of an action have
@@ -99,6 +99,33 @@ class TaskSettings:
 def require_carried() -> None:
     """Assert that jobs of this thread carry the settings of a session: the caller starts one."""
     assert getattr(_thread, "carried", None) is not None, "this job would have Spark's settings"
+
+
+class SessionSettings:
+    """The configuration of a session, which is read again only after a change."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm = Jvm(spark)
+        self._session = spark._jsparkSession
+        self._seen: int | None = None
+        """A number that changes with any key or value."""
+
+    def changed(self, prefix: str) -> dict[str, str] | None:
+        """Return the texts of the keys that begin with `prefix`, None if no key has changed since
+        `note` was called."""
+        with self._jvm.together() as calls:
+            (self._now,) = calls.now(calls.on(self._session).conf().getAll().hashCode())
+        if self._now == self._seen:
+            return None
+        with self._jvm.together() as calls:
+            texts = calls.on(self._session).conf().getAll()
+            texts, lines = calls.now(texts, texts.keySet().mkString("\n"))
+            keys = [key for key in lines.split("\n") if key.startswith(prefix)]
+            return dict(zip(keys, calls.now(*map(calls.on(texts).apply, keys)), strict=True))
+
+    def note(self) -> None:
+        """Take the texts that `changed` returned for known."""
+        self._seen = self._now
 
 
 def _session_tags(jvm: Jvm, session: Any) -> list[str]:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial, wraps
+from inspect import unwrap
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -113,8 +114,13 @@ def _replacement(
         with _alone():
             return action(runs, original, self, *args, **more)
 
-    # Spark's pages and tracebacks show a call by this name
-    method.__code__ = method.__code__.replace(co_name=original.__name__)
+    # Spark's pages show the name and the line of the first call that is not in PySpark's files
+    place = unwrap(original).__code__
+    method.__code__ = method.__code__.replace(
+        co_name=original.__name__,
+        co_filename=place.co_filename,
+        co_firstlineno=place.co_firstlineno,
+    )
     return wraps(original)(method)
 
 
@@ -192,4 +198,4 @@ def _runs_of(spark: SparkSession) -> Runs | None:
     name = session_name(spark)
     with _lock:
         entered = _entered.get(name)
-        return entered[-1] if entered else None
+    return entered[-1] if entered and entered[-1].are_on() else None

@@ -29,3 +29,5 @@ class Runs:
     """Enter another session, of a stream's batches, for as long as the context is open."""
     active: Callable[[], AbstractContextManager[None]]
     """Make the session the active one of this thread for as long as the context is open."""
+    are_on: Callable[[], bool]
+    """Return False if Spark runs the session's next action itself."""

@@ -13,10 +13,9 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
-from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -55,42 +54,67 @@ class SessionQueries:
         self.lifetimes = Lifetimes(self.release_all)
         self._closed = threading.Event()
         self._filling = threading.Lock()
+        self._beginning = threading.Lock()
+        self._pauses: set[object] = set()
         self._unseen: SparkShuffleCounter | None = None
         self._answers: Answers | None = None
-        self._runs: Runs | None = None
+        self._runs = self._ways()
 
     @property
     def closed(self) -> bool:
         return self._closed.is_set()
 
     def enter(self) -> None:
-        """Run the session's actions here from now on.
+        """Look up at each of the session's actions whether it runs here, from now on.
 
         Raises:
-            Invalid: this Spark has no private door.
+            Invalid: the actions are to run here, and this Spark has no private door.
         """
-        if self._runs is None:
-            active = partial(self._door().active, self._exchanger.spark._jsparkSession)
-            self._unseen = self._unseen or SparkShuffleCounter(self._exchanger.spark)
-            self._answers = self._answers or Answers(self.forget)
-            self._runs = Runs(self._running, self._asking, self._keeping, self._inside, active)
+        self._are_on()
         actions.enter(self._exchanger.spark, self._runs)
 
     def leave(self) -> None:
         """Let Spark run the session's actions itself again."""
-        if self._runs:
-            actions.leave(self._exchanger.spark, self._runs)
+        actions.leave(self._exchanger.spark, self._runs)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let Spark run the session's actions itself as long as the block runs."""
+        pause = object()
+        self._pauses.add(pause)
+        try:
+            yield
+        finally:
+            self._pauses.remove(pause)
+
+    def _ways(self) -> Runs:
+        return Runs(
+            self._running, self._asking, self._keeping, self._inside, self._active, self._are_on
+        )
+
+    def _are_on(self) -> bool:
+        if self._pauses or not self._exchanger.job_context.current.look_up().sql_enabled:
+            return False
+        self._door()
+        with self._beginning:
+            self._unseen = self._unseen or SparkShuffleCounter(self._exchanger.spark)
+            self._answers = self._answers or Answers(self.forget)
+        return True
+
+    def _active(self) -> AbstractContextManager[None]:
+        return self._door().active(self._exchanger.spark._jsparkSession)
 
     @contextmanager
     def _inside(self, spark: SparkSession) -> Iterator[None]:
         """Run the actions of another session of this application here, too. What they store has
         the same owner: only the session in which they are planned is another."""
-        if self._runs is None or not actions.is_entered(self._exchanger.spark, self._runs):
+        if not actions.is_entered(self._exchanger.spark, self._runs) or not self._are_on():
             yield
             return
-        queries = copy(self)
-        queries._exchanger = replace(self._exchanger, spark=spark, door=open_door(spark))
-        queries._runs = None
+        queries, context = copy(self), self._exchanger.job_context
+        current = replace(context, current=context.current.of(spark))
+        queries._exchanger = Exchanger(spark, current, open_door(spark))
+        queries._runs = queries._ways()
         queries.enter()
         try:
             yield
