@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ...control.errors import Invalid, OutcomeUnknown, Retryable
@@ -40,13 +40,26 @@ class Headgate:
         queries: SessionQueries,
         services: JobServices,
         warm_up: WarmUp | None = None,
+        is_guest: bool = False,
     ) -> None:
+        """Run the exchanges of a job. A guest leaves it to the job's own headgate to end it."""
         self._exchanger = exchanger
         self._queries = queries
         self._services = services
         self._warm_up = warm_up
         self._written = weakref.WeakKeyDictionary[DataFrame, StoredExchange]()
+        self._is_guest = is_guest
         self._ended = False
+
+    def of(self, spark: SparkSession) -> Headgate | None:
+        """Return a headgate of another session of this application, for the same job: closing it
+        releases nothing. Return None if its settings ask for another one."""
+        exchanger = self._exchanger.of(spark)
+        if not exchanger.job_context.current.is_like(self._exchanger.job_context.current):
+            return None
+        queries = self._queries.of(exchanger)
+        queries.enter()
+        return Headgate(exchanger, queries, self._services, is_guest=True)
 
     @property
     def ops(self) -> Operations:
@@ -225,6 +238,8 @@ class Headgate:
             Unavailable, Invalid: the deletion has stopped, or the store has refused it; call it
                 again to go on waiting.
         """
+        if self._is_guest:
+            return self.detach()
         if self._ended:
             return
         if self._warm_up:
@@ -242,7 +257,7 @@ class Headgate:
             raise
 
     def _end(self) -> None:
-        if self._ended:
+        if self._ended or self._is_guest:
             return
         self._ended = True
         self._exchanger.job_context.master.close()

@@ -11,12 +11,15 @@ import logging
 import os
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from queue import SimpleQueue
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +39,16 @@ _POLL_S = 0.1
 
 _lock = threading.RLock()
 _attached: dict[str, tuple[SparkSession, Headgate]] = {}
+_hosts: dict[str, str] = {}
+"""For each session that is a guest in the job of another one, the other one."""
 _owner = os.getpid()
 """The process that has attached them: one that it forks has copies, which it must not close."""
 _given_up: set[str] = set()
 """The sessions that their applications have attached by themselves."""
 _sessions: Counter[str] = Counter()
 """The number of sessions of each application of Spark that were attached here so far."""
+_forgotten: SimpleQueue[str] = SimpleQueue()
+"""The guests whose sessions nobody has any more."""
 _installed: set[bool] = set()
 """The arguments of `install` so far."""
 
@@ -69,7 +76,7 @@ def attach_present() -> None:
 
 def close_all() -> None:
     """Close every headgate that was attached here."""
-    for name in list(_attached):
+    for name in reversed(list(_attached)):
         _close(name)
 
 
@@ -102,7 +109,12 @@ def give_up(spark: SparkSession) -> None:
     if _sessions and not type(spark).__module__.startswith("pyspark.sql.connect"):
         name = _name_of(spark)
         _given_up.add(name)
-        _close(name)
+        guests = [other for other in _attached if _hosts.get(other) == name]
+        sessions = [_attached[guest][0] for guest in guests]
+        for each in (*guests, name):
+            _close(each)
+        for session in sessions:
+            _begin(session)
 
 
 class _Finder(MetaPathFinder):
@@ -204,13 +216,15 @@ def _begin(spark: SparkSession) -> None:
     if enabled == "false" or (enabled != "true" and True not in _installed):
         return
     with _lock:
+        while not _forgotten.empty():
+            _close(_forgotten.get())
         name = _name_of(spark)
         if name in _attached or name in _given_up:
             return
         must_attach = _must_attach(spark)
         _set_defaults(spark)
         try:
-            headgate = attach(spark)
+            headgate = None if _is_guest(name, spark) else attach(spark)
         except Exception as exc:  # also of Spark, when executors have no headgate
             if must_attach:
                 raise
@@ -219,10 +233,25 @@ def _begin(spark: SparkSession) -> None:
             if not _attached:
                 # ordinary exit functions run when no thread may start any more; closing needs some
                 vars(threading)["_register_atexit"](close_at_exit)
-            _attached[name] = spark, headgate
+            if headgate is not None:
+                _attached[name] = spark, headgate
             _sessions[spark.sparkContext.applicationId] += 1
         finally:
             _given_up.discard(name)  # that was our own call of `attach`
+
+
+def _is_guest(name: str, spark: SparkSession) -> bool:
+    """Run a session's actions in the job of another one of its application, if their settings
+    allow it. The session is not kept: what was attached for it goes when nobody has it any more."""
+    for host, (other, owner) in list(_attached.items()):
+        if host in _hosts or other.sparkContext is not spark.sparkContext:
+            continue
+        view = copy(spark)
+        if (headgate := owner.of(view)) is not None:
+            _attached[name], _hosts[name] = (view, headgate), host
+            weakref.finalize(spark, _forgotten.put, name).atexit = False
+            return True
+    return False
 
 
 def _set_defaults(spark: SparkSession) -> None:
@@ -251,6 +280,7 @@ def _close(name: str) -> None:
         return
     with _lock:
         entry = _attached.pop(name, None)
+        _hosts.pop(name, None)
     if entry is not None:
         _, headgate = entry
         try:

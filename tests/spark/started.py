@@ -1,5 +1,6 @@
 """An application that does not know Headgate: `python started.py [what]`."""
 
+import os
 import sys
 import threading
 
@@ -19,6 +20,23 @@ def tell_when_active(spark: SparkSession) -> None:
     print("waits", flush=True)
 
 
+def numbers() -> list[int]:
+    """Return the number of descriptors and of threads of this process."""
+    return [len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")]
+
+
+def growth(spark: SparkSession, sessions: int) -> list[int]:
+    """Make sessions that nobody keeps, some of which run a query, and return what has grown since
+    the first of them."""
+    before: list[int] = []
+    for number in range(sessions):
+        child = spark.newSession()
+        if number % 50 == 0:
+            assert sum(sums(child)) == 1000
+            before = before or numbers()
+    return [after - first for after, first in zip(numbers(), before, strict=True)]
+
+
 def main(*what: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     print("sum", sum(sums(spark)), what, __name__)
@@ -28,6 +46,8 @@ def main(*what: str) -> None:
         print("sum", sum(sums(spark)))
     if "child" in what:
         print("sum", sum(sums(spark.newSession())))
+    if "sessions" in what:
+        print("growth", max(growth(spark, 301)))
     if "attach" in what:
         import headgate
 

@@ -116,8 +116,18 @@ def test_a_module_that_fails(place: Place, job: str) -> None:
         _, err = running.communicate()
     assert running.returncode == 1
     assert "\nValueError: the application has failed\n" in err
-    assert_closed(place, job, 1, 1)
-    assert_closed(place, f"{job}-session-2", 1, 1)
+    assert_closed(place, job, 1, 2)
+
+
+def test_sessions_that_nobody_keeps(place: Place, job: str) -> None:
+    """Hundreds of sessions of one application share its job, and leave no thread and no descriptor
+    behind."""
+    with started(place, job, str(APPLICATION), "sessions") as running:
+        out, err = running.communicate()
+    assert running.returncode == 0, err
+    (growth,) = [int(line.split()[1]) for line in out.splitlines() if line.startswith("growth")]
+    assert growth < 5
+    assert_closed(place, job, 1, 8)
 
 
 def test_an_application_that_is_interrupted(place: Place, job: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
+from itertools import count
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -14,7 +15,10 @@ import headgate
 from headgate.control.errors import Invalid, Unavailable
 from headgate.infra.start import session_hook as hook
 
-JOB = "spark.headgate.job.id"
+JOB, BROKER = "spark.headgate.job.id", "spark.headgate.broker"
+
+
+NUMBERS = count()
 
 
 class Conf(dict[str, str]):
@@ -32,12 +36,16 @@ class SparkSession:
         type(self)._instantiatedSession = type(self)._instantiatedSession or self
 
     def newSession(self) -> SparkSession:
-        return type(self)(self.sparkContext, f"child {len(hook._attached)}")
+        return type(self)(self.sparkContext, f"child {next(NUMBERS)}")
 
 
 class Headgate:
-    def __init__(self, job: str) -> None:
-        self.job = job
+    def __init__(self, job: str, settings: str) -> None:
+        self.job, self.settings = job, settings
+
+    def of(self, spark: Any) -> Any:
+        same = self.settings == spark.conf.get(BROKER)
+        return Headgate(f"guest of {self.job}", self.settings) if same else None
 
     def __exit__(self, *error: object) -> None: ...
 
@@ -47,7 +55,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> type[SparkSession]:
     """Return a class of sessions whose methods are replaced."""
     from pyspark.core.context import SparkContext
 
-    for name, empty in (("_attached", {}), ("_given_up", set()), ("_installed", {True})):
+    for name, empty in (
+        ("_attached", {}),
+        ("_hosts", {}),
+        ("_given_up", set()),
+        ("_installed", {True}),
+    ):
         monkeypatch.setattr(hook, name, empty)
     hook._sessions.clear()
     monkeypatch.setattr(SparkContext, "stop", SparkContext.stop)
@@ -62,7 +75,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> type[SparkSession]:
 
 def attach(spark: Any) -> Any:
     hook.give_up(spark)
-    return Headgate(spark.conf[JOB])
+    return Headgate(spark.conf[JOB], spark.conf.get(BROKER))
 
 
 def context(**conf: str) -> Any:
@@ -83,6 +96,21 @@ def test_a_session_that_its_application_attaches_stays_its_own(made: type[SparkS
     assert jobs() == []
     spark.newSession()
     assert jobs() == ["j-session-2"]
+
+
+def test_a_second_session_is_a_guest(made: type[SparkSession]) -> None:
+    """It has the job of the first one, as long as the first one has its headgate and the same
+    settings, and as long as somebody keeps it."""
+    spark: Any = made(context())
+    kept, forgotten = spark.newSession(), spark.newSession()
+    assert jobs() == ["j", "guest of j", "guest of j"]
+    del forgotten
+    spark.sparkContext.conf[BROKER] = "another"
+    other = spark.newSession()
+    assert jobs() == ["j", "guest of j", "j-session-4"]
+    headgate.attach(spark)
+    assert jobs() == ["j-session-4", "j-session-2-session-5"]
+    assert kept is not other
 
 
 @pytest.mark.parametrize("error", [Unavailable("x"), ModuleNotFoundError("headgate")])

@@ -23,8 +23,8 @@ class Answers:
         self._release = release
         self._known: weakref.WeakKeyDictionary[DataFrame, Answer] = weakref.WeakKeyDictionary()
         self._gone: SimpleQueue[DataFrame | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._sweep, name="headgate-answers", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def get(self, asked: DataFrame, collected: bool) -> DataFrame | None:
         return self._known.get(asked, {}).get(collected)
@@ -32,6 +32,7 @@ class Answers:
     def add(self, asked: DataFrame, rows: DataFrame, reading: bool | None) -> None:
         """Keep an answer for actions that collect rows (`reading` is True), for actions that do not
         (False), or for both (None)."""
+        self._start()
         served = (True, False) if reading is None else (reading,)
         self._known.setdefault(asked, {}).update(dict.fromkeys(served, rows))
         weakref.finalize(asked, self._gone.put, rows).atexit = False
@@ -39,7 +40,16 @@ class Answers:
     def close(self) -> None:
         """Stop releasing answers."""
         self._gone.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._sweep, name="headgate-answers", daemon=True
+                )
+                self._thread.start()
 
     def _sweep(self) -> None:
         while (rows := self._gone.get()) is not None:

@@ -30,7 +30,7 @@ from ....control.model.state import JobState, ResultState
 from ....storage.format.layout import Layout
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, choose, predict, puts
-from ..jvm.catalyst import CatalystDoor
+from ..jvm.catalyst import CatalystDoor, open_door
 from ..jvm.pages.query_page import QueryPage
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
@@ -94,6 +94,11 @@ class Exchanger:
     spark: SparkSession
     job_context: JobContext
     door: CatalystDoor | None
+
+    def of(self, spark: SparkSession) -> Exchanger:
+        """Return the same job's exchanger for another session of the application."""
+        context = replace(self.job_context, current=self.job_context.current.of(spark))
+        return Exchanger(spark, context, self.door and open_door(spark))
 
     def run(
         self, df: DataFrame, n: int, columns: Sequence[str | Column], result: ResultId

@@ -99,6 +99,16 @@ class CurrentSettings:
         """Return the settings of another session, which has the same job."""
         return CurrentSettings(spark, self._store_kind)
 
+    def is_like(self, other: CurrentSettings) -> bool:
+        """Return True if two sessions were attached with the same settings that hold from attach
+        on. Names of jobs do not count."""
+
+        def kept(settings: CurrentSettings) -> dict[str, str]:
+            texts, others = settings._attached or {}, (*FOR_THE_NEXT_ACTION, "job.id")
+            return {key: text for key, text in texts.items() if key not in others}
+
+        return kept(self) == kept(other)
+
     def look_up(self) -> ExchangeSettings:
         """Return the settings for an action that begins now.
 

@@ -18,8 +18,11 @@ def foreach_batch(
 ) -> Any:
     """Let a stream call `func` for each batch, with the session of the batch entered."""
 
+    session = writer._spark  # which must live as long as the stream: its headgate lives no longer
+
     @wraps(func)
     def entered(batch: DataFrame, number: int) -> None:
+        assert session is not None
         with runs.inside(batch.sparkSession):
             func(batch, number)
 

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
-from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -28,7 +27,7 @@ from ..exchanges.in_use import InUse
 from ..exchanges.lifetimes import Lifetimes, NoReader, Results
 from ..jvm.bridge import is_sparks
 from ..jvm.caches import Cache, Reader
-from ..jvm.catalyst import CatalystDoor, open_door
+from ..jvm.catalyst import CatalystDoor
 from ..jvm.held_executors import holds
 from ..jvm.pages.query_page import QueryPage
 from ..jvm.spark_shuffles import SparkShuffleCounter, accounted
@@ -57,7 +56,7 @@ class SessionQueries:
         self._beginning = threading.Lock()
         self._pauses: set[object] = set()
         self._unseen: SparkShuffleCounter | None = None
-        self._answers: Answers | None = None
+        self._answers = Answers(self.forget)
         self._runs = self._ways()
 
     @property
@@ -93,12 +92,15 @@ class SessionQueries:
         )
 
     def _are_on(self) -> bool:
-        if self._pauses or not self._exchanger.job_context.current.look_up().sql_enabled:
+        if (
+            self.closed
+            or self._pauses
+            or not self._exchanger.job_context.current.look_up().sql_enabled
+        ):
             return False
         self._door()
         with self._beginning:
             self._unseen = self._unseen or SparkShuffleCounter(self._exchanger.spark)
-            self._answers = self._answers or Answers(self.forget)
         return True
 
     def _active(self) -> AbstractContextManager[None]:
@@ -106,27 +108,31 @@ class SessionQueries:
 
     @contextmanager
     def _inside(self, spark: SparkSession) -> Iterator[None]:
-        """Run the actions of another session of this application here, too. What they store has
-        the same owner: only the session in which they are planned is another."""
+        """Run the actions of another session of this application here, too."""
         if not actions.is_entered(self._exchanger.spark, self._runs) or not self._are_on():
             yield
             return
-        queries, context = copy(self), self._exchanger.job_context
-        current = replace(context, current=context.current.of(spark))
-        queries._exchanger = Exchanger(spark, current, open_door(spark))
-        queries._runs = queries._ways()
+        queries = self.of(self._exchanger.of(spark))
+        queries._pauses = self._pauses
         queries.enter()
         try:
             yield
         finally:
             queries.leave()
 
+    def of(self, exchanger: Exchanger) -> SessionQueries:
+        """Return the queries of another session of this application. What they store has the same
+        owner: only the session in which they are planned is another."""
+        queries = copy(self)
+        queries._exchanger = exchanger
+        queries._runs, queries._pauses = queries._ways(), set()
+        return queries
+
     def close(self) -> None:
         """Run no query any more, and release nothing: all of the job is about to be released."""
         self._closed.set()
         self.leave()
-        if self._answers:
-            self._answers.close()
+        self._answers.close()
         self.lifetimes.close()
 
     def left_to_spark(self) -> Counter[str]:
@@ -233,7 +239,6 @@ class SessionQueries:
     def _asking(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
         """Run a DataFrame of the user's, unless an earlier action has run it. Its stored rows are
         released with the DataFrame, or with the job."""
-        assert self._answers is not None
         answer = self._answers.get(df, collected)
         done = None if answer is None else self.finished.get(answer)
         read = [descriptor.result for descriptor in done.results] if done else []
@@ -306,6 +311,7 @@ class SessionQueries:
                 refusals = query.refusals(df, collected)
                 if not all(refusals) and not refusal:
                     out = self.offload_by(query, df)
+                    vars(out)["_session"] = df.sparkSession  # the user's, which lives as long
                     return out, filled + [why for _, why in self.finished[out].refused]
                 reasons = refusals if all(refusals) else [refusal]
                 is_outlived = not is_new and query.reads_cache(df)
