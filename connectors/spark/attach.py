@@ -152,9 +152,7 @@ def _register(
         exchanger = Exchanger(spark, job_context, door)
         queries = SessionQueries(exchanger, services.require_whole_log)
         warm_up = WarmUp(exchanger, door) if door and settings.attaching.warm_up else None
-        headgate = Headgate(exchanger, queries, services, warm_up)
-        queries.enter()
-        return headgate
+        return Headgate(exchanger, queries, services, warm_up).begin()
     except BaseException:
         master.close()
         raise

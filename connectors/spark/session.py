@@ -20,6 +20,7 @@ from .exchanges.job_context import StoredExchange
 from .exchanges.transport import Batches
 from .grouped import Grouped
 from .jvm.pages.query_page import end_pages
+from .jvm.scheduler import session_name
 from .operations import Attempts, Operations
 from .queries.session_queries import SessionQueries
 from .report import Hold, JobReport, Results, job_report
@@ -29,6 +30,24 @@ from .warm_up import WarmUp
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+_open: dict[str, list[Headgate]] = {}
+"""The headgates of each session that are not closed, the last attached last."""
+
+
+def current(spark: SparkSession | None) -> Headgate:
+    """Return the headgate that was attached to a session last and is not closed; without a session,
+    that of the active one.
+
+    Raises:
+        Invalid: none is attached, or no session is active.
+    """
+    if (session := spark or SparkSession.getActiveSession()) is None:
+        raise Invalid("no session of Spark is active in this thread: name one")
+    if opened := _open.get(session_name(session)):
+        return opened[-1]
+    raise Invalid("no headgate is attached to this session: call headgate.attach(spark)")
 
 
 class Headgate:
@@ -51,6 +70,16 @@ class Headgate:
         self._is_guest = is_guest
         self._ended = False
 
+    def begin(self) -> Headgate:
+        """Look up at each of the session's actions whether it runs here, from now on.
+
+        Raises:
+            Invalid: the actions are to run here, and this Spark has no private door.
+        """
+        self._queries.enter()
+        _open.setdefault(session_name(self._exchanger.spark), []).append(self)
+        return self
+
     def of(self, spark: SparkSession) -> Headgate | None:
         """Return a headgate of another session of this application, for the same job: closing it
         releases nothing. Return None if its settings ask for another one."""
@@ -58,8 +87,7 @@ class Headgate:
         if not exchanger.job_context.current.is_like(self._exchanger.job_context.current):
             return None
         queries = self._queries.of(exchanger)
-        queries.enter()
-        return Headgate(exchanger, queries, self._services, is_guest=True)
+        return Headgate(exchanger, queries, self._services, is_guest=True).begin()
 
     @property
     def ops(self) -> Operations:
@@ -238,10 +266,11 @@ class Headgate:
             Unavailable, Invalid: the deletion has stopped, or the store has refused it; call it
                 again to go on waiting.
         """
-        if self._is_guest:
-            return self.detach()
         if self._ended:
             return
+        if self._is_guest:
+            self.detach()
+            return self._end()
         if self._warm_up:
             self._warm_up.close()
         self._queries.close()
@@ -257,9 +286,15 @@ class Headgate:
             raise
 
     def _end(self) -> None:
-        if self._ended or self._is_guest:
+        if self._ended:
             return
         self._ended = True
+        for name, opened in list(_open.items()):
+            _open[name] = [other for other in opened if other is not self]
+            if not _open[name]:
+                del _open[name]
+        if self._is_guest:
+            return
         self._exchanger.job_context.master.close()
         self._services.close()
 

@@ -29,6 +29,7 @@ from ...control.units import ms_text, read_ms
 from ...storage.contract import SEGMENT_BYTES_MAX
 from ...storage.limits import Limits
 from ...storage.stores.costs import COSTS
+from ...storage.stores.s3.settings import s3_settings
 from .exchanges.budget import NO_LIMIT, Cost, read_budget
 
 T = TypeVar("T")
@@ -304,10 +305,7 @@ def read_settings(conf: Mapping[str, str]) -> Settings:
         Invalid: a key is unknown, its value cannot be used, or two settings contradict each other.
     """
     ours = texts_of(conf)
-    kafka, s3 = (
-        {k.removeprefix(prefix): v for k, v in ours.items() if k.startswith(prefix)}
-        for prefix in PASSED_ON
-    )
+    kafka, s3 = _passed_on(ours)
     settings = _grouped(_values(ours), kafka, s3)
     if settings.exchanges.sql_enabled and settings.attaching.catalyst == "off":
         raise Invalid(
@@ -329,6 +327,18 @@ def texts_of(conf: Mapping[str, str]) -> dict[str, str]:
     return {k.removeprefix(PREFIX): v for k, v in conf.items() if k.startswith(PREFIX)}
 
 
+def check_keys(conf: Mapping[str, str]) -> None:
+    """Check the keys of a part of a configuration, each by itself.
+
+    Raises:
+        Invalid: a key is unknown or refused, or its value cannot be used.
+    """
+    ours = texts_of(conf)
+    kafka, s3 = _passed_on(ours)
+    _grouped(_values(ours), kafka, s3)
+    s3_settings("", s3)
+
+
 def read_exchange_settings(texts: Mapping[str, str]) -> ExchangeSettings:
     """Return the settings for the next action from the texts of all keys.
 
@@ -336,6 +346,13 @@ def read_exchange_settings(texts: Mapping[str, str]) -> ExchangeSettings:
         Invalid: a key is unknown, or its value cannot be used.
     """
     return _group(ExchangeSettings, _values(texts))
+
+
+def _passed_on(texts: Mapping[str, str]) -> tuple[dict[str, str], ...]:
+    return tuple(
+        {k.removeprefix(prefix): v for k, v in texts.items() if k.startswith(prefix)}
+        for prefix in PASSED_ON
+    )
 
 
 def _values(texts: Mapping[str, str]) -> dict[str, Any]:

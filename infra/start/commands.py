@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from ...connectors.spark.settings import check_keys
 from ...control.errors import Invalid
 
 _SUBMIT = "spark-submit"
@@ -25,6 +26,7 @@ _MODE_KEY = "spark.submit.deployMode"
 _CLUSTER = {
     f"{option}=cluster" for option in ("--deploy-mode", f"--conf={_MODE_KEY}", f"-c={_MODE_KEY}")
 }
+_CONF = ("--conf", "-c")
 _FLAGS = ("--verbose", "-v", "--supervise")  # the options of spark-submit without a value
 
 
@@ -48,16 +50,20 @@ def command_of(
     """Return the command for an application and its arguments, or for `spark-submit` and its own.
 
     Raises:
-        Invalid: a setting is not `key=value`, or there is no such application.
+        Invalid: a setting is not `key=value`, a key of ours cannot be used, or there is no such
+            application.
     """
     if wrong := next((pair for pair in conf if "=" not in pair), None):
         raise Invalid(f"--conf {wrong!r}: use key=value")
+    submits = not is_module and Path(words[0]).name == _SUBMIT
+    pairs = [*conf, *(_submitted_conf(words[1:]) if submits else ())]
+    check_keys(dict(pair.split("=", 1) for pair in pairs))
     settings = [word for pair in conf for word in ("--conf", pair)]
     given = dict(environment)
     if python := dict(pair.split("=", 1) for pair in conf).get(_PYTHON_KEY):
         given[_PYTHON] = python  # only `spark-submit` does so by itself
     name_python(given)
-    if not is_module and Path(words[0]).name == _SUBMIT:
+    if submits:
         return Command([words[0], *_submitted([*settings, *words[1:]])], given)
     if not is_module and not os.path.exists(words[0]):
         raise Invalid(f"there is no application {words[0]!r}")
@@ -73,12 +79,25 @@ def name_python(environment: MutableMapping[str, str]) -> None:
     environment.setdefault(_PYTHON, sys.executable)
 
 
-def _submitted(words: list[str]) -> list[str]:
-    """Return the arguments of `spark-submit` with our file before the application's."""
+def _submitted_conf(words: list[str]) -> list[str]:
+    """Return the settings among the arguments of `spark-submit`."""
+    options, _ = _parted(words)
+    apart = [value for option, value in pairwise(options) if option in _CONF and "=" in value]
+    joined = [word.partition("=")[2] for word in options if word.startswith("--conf=")]
+    return apart + [pair for pair in joined if "=" in pair]
+
+
+def _parted(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the options of `spark-submit`, and the application with its arguments."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
         at += 1 if words[at] in _FLAGS or "=" in words[at] else 2
-    options, application = words[:at], words[at:]
+    return words[:at], words[at:]
+
+
+def _submitted(words: list[str]) -> list[str]:
+    """Return the arguments of `spark-submit` with our file before the application's."""
+    options, application = _parted(words)
     pairs = [f"{option}={value}" for option, value in pairwise(options)]
     is_cluster = not _CLUSTER.isdisjoint([*options, *pairs])
     if not application or not application[0].endswith(".py") or is_cluster:

@@ -74,6 +74,23 @@ def attach_present() -> None:
         _begin(session)
 
 
+def magic(line: str) -> object:
+    """Answer `%headgate` in a notebook.
+
+    Raises:
+        Invalid: there is no such word, or no headgate is attached.
+    """
+    from ... import current
+
+    match line.strip():
+        case "" | "report":
+            return current().report()
+        case "results":
+            return current().results()
+        case other:
+            raise Invalid(f"%headgate {other}: use %headgate report or %headgate results")
+
+
 def close_all() -> None:
     """Close every headgate that was attached here."""
     for name in reversed(list(_attached)):
@@ -172,7 +189,7 @@ def _replace_methods(module: ModuleType) -> None:
         self: SparkSession, context: Any, jsession: Any = None, *args: Any, **more: Any
     ) -> None:
         init(self, context, jsession, *args, **more)
-        if jsession is not None:
+        if jsession is not None and session._instantiatedSession is not self:
             return  # it is another view of a session, as batches of streams get
         try:
             _begin(self)

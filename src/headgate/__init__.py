@@ -39,6 +39,7 @@ __all__ = [
     "Retryable",
     "Unavailable",
     "attach",
+    "current",
 ]
 
 
@@ -60,6 +61,18 @@ def attach(spark: SparkSession) -> Headgate:
     return attach_session(spark, start_embedded, _serve_page)
 
 
+def current(spark: SparkSession | None = None) -> Headgate:
+    """Return the headgate that was attached to a session last, by default to the active session:
+    also one that `headgate run`, `%load_ext headgate` or the start-up hook has attached.
+
+    Raises:
+        Invalid: no headgate is attached, or no session is active.
+    """
+    from .connectors.spark.session import current
+
+    return current(spark)
+
+
 def _serve_page(worker: WorkerSettings, port: int) -> DriverPage:
     from .infra.ui.driver_page import DriverPage
 
@@ -68,13 +81,16 @@ def _serve_page(worker: WorkerSettings, port: int) -> DriverPage:
 
 def load_ipython_extension(shell: object) -> None:
     """Attach the sessions of a notebook: `%load_ext headgate`. Workers run the notebook's Python,
-    unless somebody has chosen another."""
+    unless somebody has chosen another. `%headgate` shows the report of the present session's job,
+    `%headgate results` its exchanges."""
     from .infra.start.commands import name_python
-    from .infra.start.session_hook import attach_present, install
+    from .infra.start.session_hook import attach_present, install, magic
 
     name_python(os.environ)
     install(by_default=True)
     attach_present()
+    if hasattr(shell, "register_magic_function"):
+        shell.register_magic_function(magic, "line", "headgate")
 
 
 def unload_ipython_extension(shell: object) -> None:

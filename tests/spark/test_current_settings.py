@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate import Headgate, Invalid, attach
+from headgate import Headgate, Invalid, attach, current
 from headgate.connectors.spark.exchanges import exchange
 from headgate.connectors.spark.report import ResultReport
 from headgate.connectors.spark.settings import FOR_THE_NEXT_ACTION, PREFIX
@@ -102,6 +102,9 @@ def test_a_pause_is_of_one_session(spark: SparkSession, hg: Headgate) -> None:
             assert 0 == collected(hg, spark)
             assert 2 == exchanged(spark, hg).subpartitions
         assert 1 == elsewhere() == collected(hg, spark)
+        assert (current(spark), current(other)) == (hg, theirs)
+    with pytest.raises(Invalid, match="no headgate is attached"):
+        current(other)
 
 
 def test_what_an_exchange_uses_is_looked_up(
@@ -204,6 +207,7 @@ def without_door(spark: SparkSession, hg: Headgate) -> Iterator[Headgate]:
 def test_actions_that_cannot_run_here_are_not_left_out_silently(without_door: Headgate) -> None:
     """Without the private door the key that switches actions on is refused when it is set later."""
     session = without_door._exchanger.spark
+    assert current(session) is without_door
     assert 7 == len(counted(session).collect())
     with setting(session, {SQL: "true"}), pytest.raises(Invalid, match=r"catalyst=auto"):
         counted(session).collect()

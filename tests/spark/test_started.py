@@ -198,10 +198,12 @@ def plain_python(place: Place, job: str, line: str, **more: str) -> None:
 
 
 def test_a_notebook(place: Place, job: str) -> None:
-    """The extension attaches the session that is there already, and closes its headgate when the
-    process ends."""
+    """The extension attaches the session that is there already, gives a handle, and closes its
+    headgate when the process ends."""
     session = "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()"
-    plain_python(place, job, f"{session}; import headgate; headgate.load_ipython_extension(0)")
+    handle = f"assert headgate.current().job == '{job}'"
+    shell = "import headgate; headgate.load_ipython_extension(0)"
+    plain_python(place, job, f"{session}; {shell}; {handle}")
 
 
 def test_the_start_up_hook(

@@ -86,3 +86,24 @@ def test_a_command_that_cannot_run_says_why(
 ) -> None:
     with pytest.raises(Invalid, match=message):
         command_of(words, conf, False, {})
+
+
+@pytest.mark.parametrize("submit", [False, True])
+@pytest.mark.parametrize(
+    ("pair", "error"),
+    [
+        ("spark.headgate.brokr=b:1", "the nearest key is spark.headgate.broker"),
+        ("spark.headgate.codec=zip", "one of lz4, zstd, none"),
+        ("spark.headgate.s3.regoin=x", "the nearest key is s3.region"),
+        ("spark.headgate.s3.secret_key=x", "a secret would stand in the clear"),
+        ("spark.headgate.kafka.acks=0", "a confirmed fact must survive"),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_found_before_a_jvm_starts(
+    pair: str, error: str, submit: bool
+) -> None:
+    """Both ways of giving a setting are looked at. A key that needs another one is left alone."""
+    words = ["spark-submit", "-v", "--conf", pair, APPLICATION] if submit else [APPLICATION]
+    with pytest.raises(Invalid, match=error):
+        command_of(words, [] if submit else [pair], False, {})
+    command_of(words[-1:], ["spark.headgate.topic.retention.ms=1h"], False, {})

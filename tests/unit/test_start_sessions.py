@@ -13,6 +13,7 @@ import pytest
 
 import headgate
 from headgate.control.errors import Invalid, Unavailable
+from headgate.infra.start import commands
 from headgate.infra.start import session_hook as hook
 
 JOB, BROKER = "spark.headgate.job.id", "spark.headgate.broker"
@@ -98,6 +99,13 @@ def test_a_session_that_its_application_attaches_stays_its_own(made: type[SparkS
     assert jobs() == ["j-session-2"]
 
 
+def test_a_session_over_one_of_the_jvm(made: type[SparkSession]) -> None:
+    """Livy and Zeppelin make their only session so. Later ones are views, as of a batch."""
+    first: Any = made(context(), "of Livy")
+    made(first.sparkContext, "of a batch")
+    assert [spark for spark, _ in hook._attached.values()] == [first]
+
+
 def test_a_second_session_is_a_guest(made: type[SparkSession]) -> None:
     """It has the job of the first one, as long as the first one has its headgate and the same
     settings, and as long as somebody keeps it."""
@@ -166,3 +174,22 @@ def test_a_word_that_is_no_switch_is_refused(made: type[SparkSession]) -> None:
         made(context(enabled="ture"))
     made(context(enabled="auto"))
     assert jobs() == []
+
+
+def test_a_notebook_has_a_magic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`%headgate` shows what the handle of the active session knows."""
+    magics: dict[str, Any] = {}
+
+    def register(function: Any, kind: str, name: str) -> None:
+        magics[f"{kind} {name}"] = function
+
+    answers = SimpleNamespace(report=lambda: "the report", results=lambda: "the results")
+    monkeypatch.setattr(headgate, "current", lambda: answers)
+    monkeypatch.setattr(hook, "install", lambda by_default: None)
+    monkeypatch.setattr(hook, "attach_present", lambda: None)
+    monkeypatch.setattr(commands, "name_python", lambda environment: None)
+    headgate.load_ipython_extension(SimpleNamespace(register_magic_function=register))
+    shown = [magics["line headgate"](line) for line in ("", " report ", "results")]
+    assert shown == ["the report", "the report", "the results"]
+    with pytest.raises(Invalid, match="use %headgate report or"):
+        magics["line headgate"]("reslts")
