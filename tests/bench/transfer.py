@@ -27,7 +27,7 @@ from rich.table import Table
 
 from headgate import Invalid
 from headgate.connectors.spark.tasks.worker import keep_memory
-from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.clock import Deadline
 from headgate.control.contract import (
     MasterSettings,
     PartitionDescriptor,
@@ -245,7 +245,7 @@ def opened() -> Iterator[Job]:
     context = _Context(job_id(f"transfer-{os.getpid()}"))
     master.register_job(context)
     shuffle = ObjectStoreEnvironment(context.job_id, log, store, ROOT, LIMITS)
-    client = hot_client(s3_settings(state.bucket, options), SYSTEM_CLOCK)
+    client = hot_client(s3_settings(state.bucket, options))
     try:
         yield Job(context.job_id, master, store, shuffle, client)
     finally:

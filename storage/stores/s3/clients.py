@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from obstore.store import S3Store
 
-from ....control.clock import Clock
+from ....control.clock import SYSTEM_CLOCK, Clock
 from ....control.errors import Closed, Invalid
 from .errors import NO_CREDENTIALS, error_for, fault_of, translated
 from .settings import CA, PROXY, S3Settings
@@ -26,12 +25,18 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Credential
 
 DUMMY_KEY = "embedded"
-CREDENTIALS_TTL = timedelta(minutes=5)
+CREDENTIALS_TTL_S = 300.0
+_CLIENT_MARGIN_S = 300.0  # obstore asks again for credentials that end sooner
+_ASKED_S = 10.0  # it gets known ones from us, unless a file has changed
+_FILES = {
+    "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+    "AWS_CONFIG_FILE": "~/.aws/config",
+}
 _ATTEMPTS, _ATTEMPTS_MAX = "metadata_service_num_attempts", 4
 _STALE = ("NoCredentials", "ExpiredToken")  # the cold client looks for credentials when it is made
 
 
-def hot_client(settings: S3Settings, clock: Clock, timeout_s: float | None = None) -> S3Store:
+def hot_client(settings: S3Settings, timeout_s: float | None = None) -> S3Store:
     """Return the client for put, get and look.
 
     Raises:
@@ -47,7 +52,7 @@ def hot_client(settings: S3Settings, clock: Clock, timeout_s: float | None = Non
             unsigned_payload=True,
             client_options=_client_options(settings, timeout_s or settings.request_timeout_s),
             retry_config={"max_retries": 0},
-            credential_provider=dummies if settings.client.dummy_credentials else _chain(clock),
+            credential_provider=dummies if settings.client.dummy_credentials else credentials,
         )
     except Exception as error:
         raise Invalid(
@@ -115,29 +120,62 @@ def _credential(
     }
 
 
-def _chain(clock: Clock) -> Callable[[], S3Credential]:
-    """Return a function that finds credentials by the ordinary AWS chain. It needs botocore only
-    if the environment has none."""
-    chain: list[Any] = []
+class CredentialLookup:
+    """Finds credentials by the ordinary AWS chain, for all clients of a process: one thread at a
+    time, and again when they may have changed. It needs botocore only if the environment has none.
+    """
 
-    def credentials() -> S3Credential:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._source: Any = None
+        self._frozen: Any = None
+        self._places: object = None
+        self._expires_s = 0.0
+
+    def __call__(self) -> S3Credential:
         key, secret = map(os.environ.get, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
         if key and secret:
             return _credential(key, secret, os.environ.get("AWS_SESSION_TOKEN") or None)
-        if not chain:
-            chain.append(_session().get_credentials())
-        source = chain[0]
+        with self._lock:
+            places, now_s = _places(), self._clock.monotonic_s()
+            if places != self._places or now_s >= self._expires_s:
+                self._look(places)
+                self._places, self._expires_s = places, now_s + CREDENTIALS_TTL_S
+            it = self._frozen
+        asked_again_ms = self._clock.now_ms() + round(1000 * (_ASKED_S + _CLIENT_MARGIN_S))
+        asked_again = datetime.fromtimestamp(asked_again_ms / 1000, UTC)
+        return _credential(it.access_key, it.secret_key, it.token, asked_again)
+
+    def _look(self, places: object) -> None:
+        """Ask the chain. A source that renews its credentials by itself is kept."""
+        if self._source is None or places != self._places:
+            self._source = _session().get_credentials()
+        source = self._source
         if not hasattr(source, "refresh_needed"):
-            chain.clear()  # they may stand in a file, which somebody renews
+            self._source = None  # somebody else renews what stands in a file
         if source is None:
             raise error_for(NO_CREDENTIALS, "s3")
-        frozen = source.get_frozen_credentials()
-        now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
-        return _credential(
-            frozen.access_key, frozen.secret_key, frozen.token, now + CREDENTIALS_TTL
-        )
+        self._frozen = source.get_frozen_credentials()
 
-    return credentials
+
+credentials = CredentialLookup(SYSTEM_CLOCK)
+
+
+def _places() -> tuple[object, ...]:
+    """Return what tells that credentials have changed: the environment's names of their places, and
+    the state of the files."""
+    names = sorted(each for each in os.environ.items() if each[0].startswith("AWS_"))
+    return (tuple(names), *map(_state_of, _FILES.items()))
+
+
+def _state_of(place: tuple[str, str]) -> tuple[int, int] | None:
+    name, usual = place
+    try:
+        state = os.stat(os.path.expanduser(os.environ.get(name, usual)))
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_size
 
 
 def _session() -> Any:

@@ -38,10 +38,9 @@ HOT_ERRORS = (BaseError, OSError, ValueError)
 class S3BlobStore:
     def __init__(self, settings: S3Settings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._settings = settings
-        self._clock = clock
         self._meter = RequestMeter()
         self._retrier = Retrier(settings.retries, clock)
-        self._hot: Any = hot_client(settings, clock)
+        self._hot: Any = hot_client(settings)
         self._cold = ColdClient(settings)
         self._parts = MultipartUploads(self._cold, self._meter, self._retrier, settings.multipart)
 
@@ -162,7 +161,7 @@ class S3BlobStore:
 
     def _reach(self, deadline: Deadline, prefix: str) -> None:
         self._open()
-        client = hot_client(self._settings, self._clock, max(CHECK_TRY_S_MIN, deadline.left_s))
+        client = hot_client(self._settings, max(CHECK_TRY_S_MIN, deadline.left_s))
         with self._meter.sending("lists"):
             try:
                 next(iter(obstore.list(client, prefix or None, chunk_size=1)), None)
