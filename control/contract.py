@@ -38,7 +38,8 @@ class MasterSettings:
     """A snapshot of more bytes is written in several steps: one transaction must not be open for
     long."""
     lease_ms: int = 0
-    """A driver that is silent for this long may be taken for dead; 0 means never."""
+    """A driver that is silent for this long may be taken for dead; 0 means never. At most the time
+    for which the log keeps a heartbeat."""
     look_ms: int = 5_000
     """The interval at which a master checks for expired results and silent drivers."""
     pace: Pace = PACE

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -29,11 +30,16 @@ PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
 VERSION = 8
 KIND_HEADER = "headgate-type"
 
+TEXT_CHARS_MAX = 2_000  # of a text that an exception, an operator or a stranger gives
+LEASE_MS_MAX = 2 * 24 * 60 * 60 * 1000  # so long the log keeps heartbeats, and no longer
+
 _COUNT_MAX = 1 << 56  # rows, bytes, requests or objects in one event
+_ID_CHARS_MAX = 1_000
 _TIME_MS_MAX = 1 << 47
 _known_names = lru_cache(4096)(is_name)
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10
+_TEXT_FIELDS = frozenset(["reason", "evidence", "object", "label"])
 _WRITTEN_AS = "written_as"  # the first field of an event
 _NEWER = re.compile(rb"[\x14-\x1a]headgate\.([0-9]{1,4})")
 _PARTS = (ev.SegmentSummary, AttemptId, PartitionId)
@@ -76,23 +82,24 @@ _PREFIX = _prefix(VERSION, _RAW[VERSION])
 
 
 def encode(event: ev.Event) -> bytes:
-    """Encode an event as a record.
+    """Encode an event as a record. Texts that are too long are cut.
 
     Raises:
         Invalid: the record is too large for the log, or a value is out of bounds for readers.
     """
     if wrong := _beyond(event):
-        raise Invalid(f"{event.kind} {event.id}: {wrong}")
+        raise Invalid(f"{event.kind} {event.id[:NAME_CHARS_MAX]}: {wrong}")
     out = bytearray(_PREFIX)
-    _write(out, event)
+    _write(out, _brief(event))
     if len(out) > RECORD_BYTES_MAX:
         raise Invalid(f"{event.kind} {event.id} has {len(out)} bytes, over {RECORD_BYTES_MAX}")
     return bytes(out)
 
 
 def decode(record: bytes, job: str | None = None) -> ev.Event:
-    """Decode the event of a record whose key names `job`; None does not compare. Of an event of a
-    newer version, only the job and the version are known.
+    """Decode the event of a record whose key names `job`; None does not compare. Texts that are too
+    long are cut, because decisions repeat them. Of an event of a newer version, only the job and
+    the version are known.
 
     Raises:
         Corrupt: the bytes are not a valid event, or its event is of another job than the key says.
@@ -113,7 +120,7 @@ def decode(record: bytes, job: str | None = None) -> ev.Event:
         raise Corrupt(f"the event is out of bounds: {wrong}")
     if job not in (None, decoded.job):
         raise Corrupt(f"the record of {decoded.job} has the key of another job")
-    return decoded
+    return _brief(decoded)
 
 
 def newer_error(what: str, version: int) -> Invalid:
@@ -134,14 +141,26 @@ def _is_name(text: str) -> bool:
     return len(text) <= NAME_CHARS_MAX and _known_names(text)
 
 
+def _brief(event: ev.Event) -> ev.Event:
+    """Return the event with its texts cut to the limit."""
+    body: Any = event.body
+    texts = ((name, getattr(body, name)) for name in _TEXTS.get(type(body), ()))
+    cut = {
+        name: f"{text[: TEXT_CHARS_MAX - 1]}…" for name, text in texts if len(text) > TEXT_CHARS_MAX
+    }
+    return replace(event, body=replace(body, **cut)) if cut else event
+
+
 def _beyond(event: ev.Event) -> str:
     """Return why a value of an event is out of bounds, or an empty text.
 
-    Names go into keys and object names. A result of too many parts takes too much memory of every
-    reader.
+    Names go into keys and object names, and the id of a fact into every decision on it. A result of
+    too many parts takes too much memory of every reader.
     """
     if not _is_name(event.job):
         return f"{event.job[:NAME_CHARS_MAX]!r} cannot name a job"
+    if max(len(event.id), len(event.cause), len(event.by)) > _ID_CHARS_MAX:
+        return f"its id, its cause or its author has more than {_ID_CHARS_MAX} characters"
     if not 0 <= event.time_ms < _TIME_MS_MAX:
         return f"{event.time_ms} ms is not a time"
     check = _CHECKS.get(type(event.body))
@@ -169,8 +188,19 @@ def _beyond_counts(*counts: int) -> str:
     return f"its numbers of rows, bytes, requests or objects are {min(counts)} to {max(counts)}"
 
 
+_TEXTS = MappingProxyType(
+    {
+        kind: tuple(field.name for field in fields(kind) if field.name in _TEXT_FIELDS)
+        for kind in get_args(ev.Body)
+    }
+)
 _CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
     {
+        ev.JobRegistered: lambda body: (
+            ""
+            if 0 <= body.lease_ms <= LEASE_MS_MAX
+            else f"a lease of {body.lease_ms} ms is too long"
+        ),
         ev.ResultRegistered: _beyond_result,
         ev.SegmentProduced: lambda body: _beyond_segments(body.segment),
         ev.Produced: lambda body: (

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..errors import Invalid
+from ..events.codec import LEASE_MS_MAX
 from ..ids import JobId
 from ..options import nearest, refuse_unsafe
 from ..units import read_bytes, read_ms
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _STATE_SEGMENT_BYTES = 16 << 20
-BEATS_MS = 2 * _DAY_MS  # how long the log keeps a driver's heartbeat
+BEATS_MS = LEASE_MS_MAX  # how long the log keeps a driver's heartbeat
 
 OWNED = {
     "the broker has a setting of its own": "bootstrap.servers metadata.broker.list",

@@ -82,6 +82,7 @@ NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", fullmatch=True)
 PARTS = st.integers(0, codec.PARTS_MAX)
 COUNTS = st.integers(0, codec._COUNT_MAX)
 BOUNDED: Mapping[type, Mapping[str, st.SearchStrategy[Any]]] = {
+    JobRegistered: {"lease_ms": st.integers(0, codec.LEASE_MS_MAX)},
     ResultRegistered: {"result": NAMES, "partitions": PARTS, "subpartitions": PARTS},
     SegmentSummary: {"rows": COUNTS, "size_bytes": COUNTS},
     Produced: {"throttled": COUNTS, "plain_bytes": COUNTS},

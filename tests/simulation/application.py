@@ -39,6 +39,7 @@ SILENT_MS = 20_000.0  # a task that is silent for that long is run elsewhere
 STAGE_S = 0.2
 READERS_WAIT_MS = 150.0  # before late readers begin, while writers write
 LIVE_MAX = 12  # results of one job that nobody has released
+REASON = "x" * 524_195  # fits a record, and a decision that repeats all of it does not
 LIVES_MS = (5_000, 30_000, 10**9)  # of a promoted result
 
 
@@ -147,7 +148,7 @@ class Application:
         self._live.remove(exchange)
 
     def _ask_release(self, exchange: Exchange) -> None:
-        self._voice.ask(ReleaseRequested(exchange.name, "asked for", self._voice.epoch))
+        self._voice.ask(ReleaseRequested(exchange.name, REASON, self._voice.epoch))
 
     def _register(self, exchange: Exchange) -> None:
         """Register a result, and wait until that is decided; or run its tasks at once, when the log

@@ -17,6 +17,7 @@ from headgate.connectors.spark.tasks.combine_task import Share
 from headgate.connectors.spark.tasks.exchange_tasks import Part
 from headgate.control.clock import Deadline
 from headgate.control.errors import Lost
+from headgate.control.events import codec
 from headgate.control.events.types import Newer, Produced, Recorded, SegmentSummary
 from headgate.control.ids import AttemptId, JobId
 from headgate.control.inquiry.neglected import Neglected
@@ -419,6 +420,11 @@ def leave_what_was_refused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DeletionRetrier, "add", once)
 
 
+def keep_texts_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    """A reason of any length is written into the log, and repeated in decisions."""
+    patch.setattr(codec, "_brief", lambda event: event)
+
+
 # Each bug with a seed that shows it today, which is tried first.
 PLANTED: Mapping[Plant, int] = MappingProxyType(
     {
@@ -456,9 +462,10 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         make_again_from_what_is_released: 12,
         write_over_the_former_snapshot: 35,
         leave_out_large_snapshots: 4,
-        forget_what_came_meanwhile: 35,
+        forget_what_came_meanwhile: 10,
         pass_over_what_is_being_written: 50,
         believe_any_root: 11,
         leave_what_was_refused: 56,
+        keep_texts_as_they_are: 6,
     }
 )

@@ -142,11 +142,15 @@ def test_a_mutated_record_raises_nothing_else(original: Event, data: st.DataObje
 def test_a_record_has_a_limit() -> None:
     """A record of exactly the size limit is written; one byte more is `Invalid`, and the error
     names it."""
-    empty = len(codec.encode(event(JobUnregistered("x" * 100_000)))) - 100_000
+
+    def registered(chars: int) -> Event:
+        return event(ResultRegistered(RESULT, 1, 1, "x" * chars, ""))
+
+    empty = len(codec.encode(registered(100_000))) - 100_000
     full = codec.RECORD_BYTES_MAX - empty
-    assert len(codec.encode(event(JobUnregistered("x" * full)))) == codec.RECORD_BYTES_MAX
-    with pytest.raises(Invalid, match="JobUnregistered id-1 has 524289 bytes, over 524288"):
-        codec.encode(event(JobUnregistered("x" * (full + 1))))
+    assert len(codec.encode(registered(full))) == codec.RECORD_BYTES_MAX
+    with pytest.raises(Invalid, match="ResultRegistered id-1 has 524289 bytes, over 524288"):
+        codec.encode(registered(full + 1))
 
 
 def test_headers_name_what_a_reader_skips_by() -> None:
