@@ -26,6 +26,7 @@ _BATCHES_SLOT = 10  # of the footer's field `recordBatches`
 _BLOCK = np.dtype([("offset", "<i8"), ("head", "<i4"), ("padding", "<i4"), ("body", "<i8")])
 
 Blocks = npt.NDArray[np.void]
+Bools = npt.NDArray[np.bool_]
 
 
 class SegmentPart(Protocol):
@@ -40,20 +41,31 @@ class SpillSegment:
 
     body: SegmentPart
     index: SegmentIndex
+    wanted: Bools
+    """True for each subpartition whose slice is merged."""
+
+    @property
+    def sizes(self) -> Longs:
+        """Return the bytes of each slice that is merged."""
+        return np.where(self.wanted, self.index.sizes, 0)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.sizes.sum())
 
 
 def merge(
     file: BinaryIO, segments: Sequence[SpillSegment], schema: pa.Schema, attempt: AttemptId
 ) -> SegmentIndex:
-    """Write the rows of segments as one segment, and return its index. Rows of a subpartition are
-    in the order of the segments.
+    """Write the wanted rows of segments as one segment, and return its index. Rows of a
+    subpartition are in the order of the segments.
 
     Raises:
         Corrupt: the bytes of a segment are no longer those that were encoded.
     """
     indexes = [segment.index for segment in segments]
     starts: list[Longs] = [index.starts for index in indexes]
-    sizes: Longs = np.stack([index.sizes for index in indexes])
+    sizes: Longs = np.stack([segment.sizes for segment in segments])
     checksums = np.zeros(sizes.shape[1], np.uint64)
     first = indexes[0].start
     file.write(segments[0].body[:first])
@@ -67,7 +79,7 @@ def merge(
             digest.update(body)
             file.write(body)
         checksums[subpartition] = digest.intdigest()
-    rows: Longs = np.sum([index.rows for index in indexes], axis=0)
+    rows: Longs = np.sum([np.where(it.wanted, it.index.rows, 0) for it in segments], axis=0)
     index = SegmentIndex(first, rows, sizes.sum(axis=0), checksums)
     ends = first + np.cumsum(sizes.T).reshape(sizes.T.shape).T
     moved = zip(segments, starts, ends - sizes, strict=True)
@@ -79,14 +91,14 @@ def merge(
 
 
 def _moved_blocks(segment: SpillSegment, starts: Longs, places: Longs) -> Blocks:
-    """Return the places of a segment's messages after its slices have moved."""
+    """Return the places of a segment's messages after the wanted slices have moved."""
     footer = _footer_of(segment.body)
     at = _batches_at(footer)
     blocks = np.frombuffer(footer, _BLOCK, _number(footer, at), at + 4).copy()
     filled = np.flatnonzero(segment.index.sizes)
     slices = filled[np.searchsorted(starts[filled], blocks["offset"], "right") - 1]
     blocks["offset"] += places[slices] - starts[slices]
-    return blocks
+    return blocks[segment.wanted[slices]]
 
 
 def _footer(schema: pa.Schema, metadata: dict[str, str], blocks: Blocks) -> bytes:

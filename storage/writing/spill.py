@@ -1,5 +1,6 @@
-"""The segments of one object, in memory and then in a local file, until the object is full or all
-rows are there."""
+"""The segments of a partition, in memory and then in a local file, until all rows are there or the
+object would have too many slices. They become one object, and more for what is hot: readers hold a
+slice as a whole, so none is much larger than a segment."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import mmap
 import os
 import resource
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from io import BytesIO
 from itertools import pairwise
@@ -21,7 +23,7 @@ from ...control.ids import AttemptId
 from ..format.segment import COUNT_MAX, Longs, SegmentIndex
 from ..runtime import JobClients
 from .encoding import Segment
-from .merging import SegmentPart, SpillSegment, merge
+from .merging import Bools, SegmentPart, SpillSegment, merge
 
 _LOG = logging.getLogger(__name__)
 SLICES_MAX = 1_000_000  # of an object, empty ones too: the footer has 24 bytes for each batch
@@ -39,8 +41,6 @@ class Spill:
         self._in_memory: list[bytes] = []
         self._ends = [0]
         self._indexes: list[SegmentIndex] = []
-        self._sizes: Longs = np.zeros(1, np.int64)
-        self._rows: Longs = np.zeros(1, np.int64)
 
     @classmethod
     def of(cls, clients: JobClients) -> Spill | None:
@@ -57,14 +57,10 @@ class Spill:
         return not self._indexes
 
     def fits(self, index: SegmentIndex) -> bool:
-        """Return whether a segment may be in one object with those that are held: no slice becomes
-        larger than `slice_bytes`, nor the footer large."""
+        """Return whether a segment may be in one object with those that are held: its footer does
+        not become large."""
         count = len(self._indexes) + 1
-        return count == 1 or (
-            count * len(index.sizes) <= SLICES_MAX
-            and int((self._sizes + index.sizes).max()) <= self._slice_bytes
-            and int((self._rows + index.rows).max()) <= COUNT_MAX
-        )
+        return count == 1 or count * len(index.sizes) <= SLICES_MAX
 
     def hold(self, segment: Segment) -> bool:
         """Hold a segment. Return False if there is no room for it."""
@@ -75,8 +71,6 @@ class Spill:
             return False
         self._ends.append(end)
         self._indexes.append(segment.index)
-        self._sizes = self._sizes + segment.index.sizes
-        self._rows = self._rows + segment.index.rows
         return True
 
     def _hold_in_file(self, segment: Segment) -> bool:
@@ -94,16 +88,26 @@ class Spill:
             return False
         return True
 
-    def take(self, schema: pa.Schema, attempt: AttemptId, rows_wait: bool) -> list[Segment]:
-        """Return the segments as one, and end. They are merged in memory if they take
-        `segment_bytes` at most, or twice as much when no rows wait there; else in another file.
-        Return them as they are if there is no room for it."""
+    def take(self, schema: pa.Schema, attempt: AttemptId, rows_wait: bool) -> Iterator[Segment]:
+        """Yield the segments as one, then what is hot in it as others, and end. They are merged in
+        memory if they take `segment_bytes` at most, or twice as much when no rows wait there; else
+        in another file. Yield them as they are if there is no room for it."""
         in_memory_bytes = self._slice_bytes * (1 if rows_wait else 2)
         try:
-            return self._merged(schema, attempt, in_memory_bytes)
-        except OSError as exc:
-            _LOG.warning("segments in %s are not merged: %s", self._folder, exc)
-            return self._apart()
+            if len(self._indexes) < 2:
+                yield from self._apart()
+                return
+            numbers = objects_of(self._indexes, self._slice_bytes)
+            try:
+                first = self._merged(schema, attempt, numbers == 0, in_memory_bytes)
+            except OSError as exc:
+                _LOG.warning("segments in %s are not merged: %s", self._folder, exc)
+                yield from self._apart()
+                return
+            yield first
+            del first
+            for number in range(1, int(numbers.max()) + 1):
+                yield self._merged(schema, attempt, numbers == number, in_memory_bytes)
         finally:
             self.close()
 
@@ -115,23 +119,23 @@ class Spill:
     def _unnamed(self) -> BinaryIO:
         return tempfile.TemporaryFile(dir=self._folder)
 
-    def _merged(self, schema: pa.Schema, attempt: AttemptId, in_memory_bytes: int) -> list[Segment]:
-        if len(self._indexes) < 2:
-            return self._apart()
-        segments = self._waiting()
-        if self._ends[-1] <= in_memory_bytes:
+    def _merged(
+        self, schema: pa.Schema, attempt: AttemptId, wanted: Bools, in_memory_bytes: int
+    ) -> Segment:
+        """Return the wanted slices of each segment as one segment."""
+        segments = list(map(SpillSegment, self._waiting(), self._indexes, wanted))
+        if sum(segment.size_bytes for segment in segments) <= in_memory_bytes:
             room = BytesIO()
             index = merge(room, segments, schema, attempt)
-            return [Segment(room.getbuffer(), index)]
+            return Segment(room.getbuffer(), index)
         with self._unnamed() as file:
             index = merge(file, segments, schema, attempt)
-            return [Segment(_mapped(file), index)]
+            return Segment(_mapped(file), index)
 
-    def _waiting(self) -> list[SpillSegment]:
-        bodies: list[SegmentPart] = [memoryview(body) for body in self._in_memory]
-        if self._file is not None:
-            bodies = [_FilePart(self._file, start, end) for start, end in pairwise(self._ends)]
-        return list(map(SpillSegment, bodies, self._indexes))
+    def _waiting(self) -> list[SegmentPart]:
+        if self._file is None:
+            return [memoryview(body) for body in self._in_memory]
+        return [_FilePart(self._file, start, end) for start, end in pairwise(self._ends)]
 
     def _apart(self) -> list[Segment]:
         """Return the segments as they are."""
@@ -140,6 +144,39 @@ class Spill:
             whole = _mapped(self._file)
             bodies = [whole[start:end] for start, end in pairwise(self._ends)]
         return list(map(Segment, bodies, self._indexes))
+
+
+def objects_of(indexes: Sequence[SegmentIndex], slice_bytes: int) -> Longs:
+    """Return the number of the object for each segment's slice of each subpartition. Object 0 has
+    all subpartitions. A subpartition with more than `slice_bytes` goes on in later objects, each of
+    which has about so many bytes of one or several of them, in the order of the segments."""
+    sizes = np.stack([index.sizes for index in indexes])
+    rows = np.stack([index.rows for index in indexes])
+    numbers: Longs = np.zeros_like(sizes)
+    is_hot = (sizes.sum(axis=0) > slice_bytes) | (rows.sum(axis=0) > COUNT_MAX)
+    room_bytes, last = 0, 0  # of the last object
+    for at in np.flatnonzero(is_hot).tolist():
+        for begin, end in pairwise(_borders(sizes[:, at], rows[:, at], slice_bytes)):
+            if begin == 0:
+                begun = 0
+                continue
+            size_bytes = int(sizes[begin:end, at].sum())
+            if begun == last or size_bytes > room_bytes:
+                last, room_bytes = last + 1, slice_bytes
+            room_bytes -= size_bytes
+            numbers[begin:end, at] = begun = last
+    return numbers
+
+
+def _borders(sizes: Longs, rows: Longs, slice_bytes: int) -> list[int]:
+    """Return the first segment of each slice that a hot subpartition becomes, and their end."""
+    borders, size_bytes, count = [0], 0, 0
+    for at, (more_bytes, more) in enumerate(zip(sizes.tolist(), rows.tolist(), strict=True)):
+        if size_bytes and (size_bytes + more_bytes > slice_bytes or count + more > COUNT_MAX):
+            borders.append(at)
+            size_bytes = count = 0
+        size_bytes, count = size_bytes + more_bytes, count + more
+    return [*borders, len(sizes)]
 
 
 class _FilePart:

@@ -172,6 +172,7 @@ class SegmentWriter:
             it = self._deployment
             for segment in self._spill.take(it.schema, it.attempt, rows_wait):
                 self._store(segment)
+                self._settle()
             self._spill = None
 
     def _store(self, segment: Segment, is_last: bool = False) -> None:

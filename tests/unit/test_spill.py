@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.errors import Corrupt
@@ -31,7 +33,6 @@ from headgate.storage.stores.retries import Retrier, RetrySettings
 from headgate.storage.stores.s3.multipart import MultipartUploads
 from headgate.storage.stores.s3.settings import MultipartSettings
 from headgate.storage.writing import encoding, merging, spill
-from headgate.storage.writing.encoding import Segment
 
 from ..doubles.segments import LAYOUT, Part, Written, attempt_of, exchange
 
@@ -91,11 +92,13 @@ def test_without_files_it_stores_a_segment_at_a_time() -> None:
 
 
 def test_a_slice_is_not_larger_than_a_segment() -> None:
-    """The rows of a hot subpartition go to as many objects as slices of that size need."""
+    """The rows of a hot subpartition go to as many objects as slices of that size need, and all
+    other rows are in one object."""
     targets = np.where(np.arange(MANY) % 2 == 0, 3, np.arange(MANY) // 2 % 70)
     with exchange(SCHEMA, [part(targets)], 70, "none", LIMITS) as written:
         sources = written.manifest().sources
         assert 4 <= len(sources) <= 9
+        assert [70] + [1] * (len(sources) - 1) == [np.count_nonzero(s.sizes) for s in sources]
         largest = max(int(source.sizes.max()) for source in sources)
         assert LIMITS.segment_bytes // 2 < largest <= LIMITS.segment_bytes
         check(written, targets, 3)
@@ -195,11 +198,25 @@ def test_files_that_are_open_do_not_grow_with_the_partition() -> None:
 def test_an_object_has_no_more_rows_than_an_index_can_state() -> None:
     """Rows that compress well may be more than four billion in a few bytes."""
     index = SegmentIndex(0, np.array([3 << 30]), np.array([100]), np.array([1], np.uint64))
-    spilled = spill.Spill(Path(tempfile.gettempdir()), LIMITS.segment_bytes)
-    assert spilled.fits(index)
-    assert spilled.hold(Segment(memoryview(b"segment"), index))
-    assert not spilled.fits(index)
-    spilled.close()
+    assert [[0], [1]] == spill.objects_of([index, index], LIMITS.segment_bytes).tolist()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 70), min_size=6, max_size=6), min_size=2, max_size=9),
+    st.integers(70, 200),
+)
+def test_only_what_is_hot_goes_on_in_other_objects(segments: list[list[int]], most: int) -> None:
+    """No object has more of a subpartition than a slice may have, those after the first have no
+    more than that in all, and each subpartition keeps the order of its rows."""
+    sizes, sums = np.array(segments), np.zeros(6, np.uint64)
+    numbers = spill.objects_of([SegmentIndex(0, each, each, sums) for each in sizes], most)
+    for number in range(int(numbers.max()) + 1):
+        stored = np.where(numbers == number, sizes, 0).sum(axis=0)
+        assert stored.any() or not number
+        assert stored.max() <= most
+        assert not number or stored.sum() <= most
+    assert (np.diff(numbers, axis=0) >= 0).all()
+    assert not numbers[:, sizes.sum(axis=0) <= most].any()
 
 
 def test_damage_on_the_disk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
