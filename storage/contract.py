@@ -65,6 +65,9 @@ class InputGateDeployment:
     """The place in the log where further news begins; None if `update_partition_infos` brings it.
     It is the oldest fact from which a decision may still follow. From an older place, a reader of
     a pipelined result would take the end of a former generation for the end of its own."""
+    executors: int = 1
+    """The number of executors that read the result side by side, or of tasks if these share
+    nothing."""
 
 
 class ResultPartitionWriter(Protocol):

@@ -27,10 +27,6 @@ class Limits:
     """False if the address space of tasks is limited, so that they map no large files."""
     group_bytes: int = 512 << 20
     """The bytes that a task which groups rows by key holds; about twice as much while it sorts."""
-    readers: int = 1
-    """The number of tasks that read side by side."""
-    executors: int = 1
-    """The number of executors that these tasks run on, or of tasks if these share nothing."""
 
     @property
     def merges(self) -> bool:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil
 from typing import Any
 from zlib import crc32
 
@@ -95,16 +94,11 @@ def _log_from(level: str) -> None:
 
 
 def _limits_of(context: SparkContext, limits: Limits) -> Limits:
-    """Return the limits with the number of tasks and executors that Spark runs side by side. Their
-    processes write no files if Spark is to encrypt its own, and map none if it limits their
-    memory."""
-    slots, conf = context.defaultParallelism, context.getConf()
-    limits = replace(limits, maps=conf.get(_TASKS_MEMORY, None) is None)
-    if is_true(conf.get(ENCRYPTED)):
-        return replace(limits, readers=slots, executors=slots)
-    cores = int(conf.get("spark.executor.cores", "1"))
-    executors = 1 if _is_local(context) else ceil(slots / cores)
-    return replace(limits, files=True, readers=slots, executors=executors)
+    """Return the limits of tasks: their processes write no files if Spark is to encrypt its own,
+    and map none if it limits their memory."""
+    conf = context.getConf()
+    maps = conf.get(_TASKS_MEMORY, None) is None
+    return replace(limits, maps=maps, files=not is_true(conf.get(ENCRYPTED)))
 
 
 def default_job(application: str) -> str:

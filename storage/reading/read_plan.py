@@ -8,7 +8,7 @@ side by side, others read most of the neighbours.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -61,7 +61,7 @@ def plan(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     """Yield the slices to read, by subpartition and then by partition, each with its window."""
     groups = _Groups(deployment, limits)
     for at in groups.wanted:
-        yield from _slices(deployment.manifest, at, groups.around(at), limits, groups.shared)
+        yield from _slices(deployment.manifest, at, *groups.around(at), limits)
 
 
 def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
@@ -69,44 +69,52 @@ def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     and shares it with other readers of the process."""
     groups = _Groups(deployment, limits)
     last = groups.wanted[-1]
-    group = groups.around(last)
-    if groups.shared and 2 * group.index(last) >= len(group) > 1:
-        following = groups.around(group.stop)
-        slices = _slices(deployment.manifest, group.stop, following, limits, True)
+    group, shared = groups.around(last)
+    if shared and 2 * group.index(last) >= len(group) > 1:
+        following, shared = groups.around(group.stop)
+        slices = _slices(deployment.manifest, group.stop, following, shared, limits)
         # a slice without neighbours is left to its own reader
-        yield from (piece for piece in slices if piece.window != piece.span)
+        yield from (piece for piece in slices if piece.shared)
 
 
 class _Groups:
     """The neighbouring subpartitions that a reader reads together. Readers that share groups cut
-    the manifest in the same way. A reader of whole groups cuts the subpartitions that it wants."""
+    the manifest in the same way. A reader of whole groups, or of large slices, reads neighbours
+    that it wants itself."""
 
     def __init__(self, deployment: InputGateDeployment, limits: Limits) -> None:
-        manifest = deployment.manifest
+        manifest, self._slice_bytes = deployment.manifest, shared_slice_bytes(deployment.executors)
         first = deployment.first - manifest.first
         self.wanted = range(first, first + deployment.count)
-        ends = np.cumsum(manifest.sizes)
-        stored_bytes = int(ends[-1])
-        wanted_bytes = int(ends[self.wanted[-1]]) - (int(ends[first - 1]) if first else 0)
-        count = manifest.count
-        objects = ceil(sum(map(_reach, manifest.sources)) / count)
-        shared_bytes = group_bytes(objects, count, stored_bytes, limits)
-        self.shared = wanted_bytes < min(shared_bytes, stored_bytes)
-        if self.shared:
-            self._ranges = cut(ends, range(count), shared_bytes)
-        else:
-            alone_bytes = group_bytes(objects, count, stored_bytes, replace(limits, executors=1))
-            self._ranges = cut(ends, self.wanted, alone_bytes)
+        self._ends = np.cumsum(manifest.sizes)
+        self._objects = ceil(sum(map(_reach, manifest.sources)) / manifest.count)
+        bytes_max = group_bytes(self._objects, limits)
+        wanted_bytes = self._bytes(self.wanted)
+        self._alone = wanted_bytes >= min(bytes_max, int(self._ends[-1]))
+        self._alone |= not self._gains(self.wanted)
+        self._ranges = cut(
+            self._ends, self.wanted if self._alone else range(manifest.count), bytes_max
+        )
         self._group = range(0)
 
-    def around(self, at: int) -> range:
-        """Return the group of a subpartition, which is empty after the last one. The subpartitions
-        of later calls are not smaller."""
+    def around(self, at: int) -> tuple[range, bool]:
+        """Return the group of a subpartition, and whether readers of the executor share it. It is
+        empty after the last group. The subpartitions of later calls are not smaller."""
         while at not in self._group:
             if (group := next(self._ranges, None)) is None:
-                return range(0)
+                return range(0), False
             self._group = group
-        return self._group
+        if not self._alone and self._gains(self._group):
+            return self._group, True
+        first, stop = self._group.start, self._group.stop
+        return range(max(first, self.wanted.start), min(stop, self.wanted.stop)), False
+
+    def _gains(self, group: range) -> bool:
+        return self._bytes(group) <= self._objects * len(group) * self._slice_bytes
+
+    def _bytes(self, group: range) -> int:
+        before = int(self._ends[group.start - 1]) if group.start else 0
+        return int(self._ends[group.stop - 1]) - before
 
 
 def _reach(source: Source) -> int:
@@ -115,15 +123,17 @@ def _reach(source: Source) -> int:
     return int(filled[-1] - filled[0]) + 1 if len(filled) else 0
 
 
-def group_bytes(objects: int, subpartitions: int, stored_bytes: int, limits: Limits) -> int:
+def group_bytes(objects: int, limits: Limits) -> int:
     """Return the bytes of neighbouring subpartitions to read together, if so many objects have rows
-    of each of them: about `window_bytes` of each object, and at most half the cache. Return 0 if
-    the neighbours that other executors want would cost more than the requests that they save."""
-    slice_bytes = stored_bytes // max(1, objects * subpartitions)
-    if slice_bytes * (limits.executors - 1) > _REQUEST_BYTES:
-        return 0
+    of each of them: about `window_bytes` of each object, and at most half the cache."""
     room_bytes = limits.cache_bytes // 2 - objects * ENTRY_BYTES
     return max(0, min(limits.window_bytes * objects, room_bytes))
+
+
+def shared_slice_bytes(executors: int) -> float:
+    """Return the bytes of a slice up to which readers read neighbours together. Of larger ones, the
+    neighbours that other executors want would cost more than the requests that are saved."""
+    return _REQUEST_BYTES / max(executors - 1, 1e-9)
 
 
 def cut(ends: Longs, wanted: range, bytes_max: int) -> Iterator[range]:
@@ -157,12 +167,22 @@ def _turned(sources: tuple[Source, ...], at: int) -> tuple[Source, ...]:
 
 
 def _slices(
-    manifest: Manifest, at: int, group: range, limits: Limits, shared: bool
+    manifest: Manifest, at: int, group: range, shared: bool, limits: Limits
 ) -> Iterator[Slice]:
-    for source in (_turned(manifest.sources, at) if shared else manifest.sources) if group else ():
+    if at not in group:
+        return
+    for source in _turned(manifest.sources, at) if shared else manifest.sources:
         if source.sizes[at]:
             span, window = source.range_of(at, 1), source.range_of(group.start, len(group))
-            if window.length > 2 * limits.window_bytes:  # far too wide
-                window = span
+            if window.length > 2 * limits.window_bytes:  # most rows are in this object
+                window = _narrowed(source, at, group, limits.window_bytes)
             together = shared and window != span
             yield Slice(source, at, manifest.first + at, span, window, together)
+
+
+def _narrowed(source: Source, at: int, group: range, bytes_max: int) -> ByteRange:
+    """Return the window of a slice for readers that cut a group of neighbours into smaller ones in
+    this object."""
+    ends = np.cumsum(source.sizes[: group.stop])
+    piece = next(piece for piece in cut(ends, group, bytes_max) if at in piece)
+    return source.range_of(piece.start, len(piece))

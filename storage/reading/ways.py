@@ -1,22 +1,25 @@
 """The ways to carry an exchange, and the costs of each, computed before they arise.
 
-Pure: the numbers follow from the size of the exchange, the limits of its readers and the costs of
-the store.
+Pure: the numbers follow from the sizes of the exchange, the limits of its readers and the costs of
+the store. Sizes are those of every subpartition, because the largest ones may hold most rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import ceil, exp, inf, sqrt
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import ceil, inf, sqrt
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from ..format.manifest_shards import firsts
-from ..format.segment import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES
+from ..format.segment import Longs
 from ..limits import Limits
 from ..stores.costs import StoreCosts
 from ..stores.s3.settings import MultipartSettings
-from .read_plan import group_bytes
+from .read_plan import group_bytes, shared_slice_bytes
 
 _SLICE_S = 1e-4  # to check a slice, decode it and give it to the JVM
 _READ_BYTE_S = 6e-9  # to decode a byte and give it to the JVM
@@ -24,13 +27,126 @@ _COPIED_BYTE_S = 1e-8  # to read, decode, sort, encode and store a byte once mor
 _STAGE_S = 0.3  # of another stage of tasks
 _READ_S = 0.4  # of the stage of tasks that read
 _TASK_S = 0.007
-_INDEX_ENTRY_BYTES = 11  # compressed
 _SLOT_SECOND_USD = 1.4e-5  # of a processor that costs 5 cents an hour
 _FULL = 0.9  # of the largest share, because shares are uneven
 _SPILLED_BYTES = 1 << 30  # of a share whose task writes files
 _WIDE = 500
-_FEW = 4  # neighbours: of so few of uneven sizes, half a one less fits into a window
+_LARGE = 0.05  # of all bytes
+_SURE = 1 - 1e-9
 _PARTS = MultipartSettings()
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The tasks that read an exchange, and the places where they run."""
+
+    firsts: Longs
+    """The first subpartition of each task. It reads neighbours up to the next one's."""
+    slots: int = 1
+    """The number of tasks that run side by side."""
+    executors: int = 1
+    """The number of executors that run them, or of slots if these share nothing."""
+
+    @property
+    def tasks(self) -> int:
+        return len(self.firsts)
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """The slices of an exchange. All arrays but two have a number for each subpartition."""
+
+    sizes: Longs
+    """The stored bytes."""
+    filled: Floats
+    """The objects that have rows of it."""
+    near: Floats
+    """The objects whose first row is of it or an earlier one, and their last of it or a later."""
+    begun: Floats
+    """The objects whose first row is of it."""
+    large: Floats = field(default_factory=lambda: np.zeros(0))
+    """The parts of all bytes that large objects have."""
+    borders: Longs = field(default_factory=lambda: np.zeros(1, np.int64))
+    """The subpartitions before which all objects end."""
+
+    @classmethod
+    def of(cls, indexes: Iterable[tuple[Longs, Longs]], subpartitions: int) -> Slices:
+        """Return the slices of objects with these rows and bytes of each subpartition."""
+        sizes, filled, begun, ended = np.zeros((4, subpartitions), np.int64)
+        each_bytes = []
+        for object_rows, object_sizes in indexes:
+            has_rows = np.flatnonzero(object_rows)
+            sizes += object_sizes
+            each_bytes.append(int(object_sizes.sum()))
+            filled[has_rows] += 1
+            begun[has_rows[:1]] += 1
+            ended[has_rows[-1:]] += 1
+        near = np.cumsum(begun) - np.cumsum(ended) + ended
+        shares = np.array(each_bytes) / max(1, sum(each_bytes))
+        large = shares[shares > _LARGE]
+        return cls(sizes, filled.astype(float), near.astype(float), begun.astype(float), large)
+
+    @classmethod
+    def even(cls, objects: int, subpartitions: int, rows: int, stored_bytes: int) -> Slices:
+        """Return the slices of objects with as many rows of each subpartition, at random."""
+        sizes = np.diff(np.arange(subpartitions + 1) * stored_bytes // subpartitions)
+        near = np.full(subpartitions, float(objects))
+        filled = near * -np.expm1(-rows / max(1, objects * subpartitions))
+        return cls(sizes, filled, near, np.eye(1, subpartitions)[0] * objects)
+
+    def extended(self, objects: int, stored_bytes: int) -> Slices:
+        """Return the slices of more objects of this kind, with so many bytes in all."""
+        times = objects / max(1.0, float(self.begun.sum()))
+        sizes = self.sizes * (stored_bytes / max(1, int(self.sizes.sum())))
+        return Slices(
+            sizes.astype(np.int64), self.filled * times, self.near * times, self.begun * times
+        )
+
+    def near_any(self, first: Longs) -> Floats:
+        """Return the objects near each group of neighbours, which begin with those of `first`."""
+        last, begun = np.append(first[1:], len(self.sizes)) - 1, np.cumsum(self.begun)
+        near: Floats = self.near[first] + begun[last] - begun[first]
+        return near
+
+    def near_each(self, first: Longs) -> Floats:
+        """Return the objects near a subpartition of each group, on average."""
+        lengths = np.diff(first, append=len(self.sizes))
+        near: Floats = np.add.reduceat(self.near, first) / lengths
+        return near
+
+    def requests(self, first: Longs) -> Floats:
+        """Return the objects that have rows of each group of neighbours: so many requests."""
+        objects = np.maximum(self.near_any(first), 1e-9)
+        absent = np.add.reduceat(_absent(self.filled, self.near) * self.near, first) / objects
+        return objects * -np.expm1(absent)
+
+    def narrowed(self, first: Longs, bytes_max: int) -> Floats:
+        """Return the requests more that groups of neighbours take in large objects, where readers
+        cut them into windows of about so many bytes."""
+        windows = np.add.reduceat(self.sizes, first)[:, None] * self.large / bytes_max
+        most = np.diff(first, append=len(self.sizes))[:, None] - 1
+        more: Floats = np.where(windows > 2, np.minimum(np.ceil(windows) - 1, most), 0).sum(axis=1)
+        return more
+
+    def combined(self, first: Longs, tasks: Longs) -> Slices:
+        """Return the slices of one object for each task. The subpartitions of `first` begin with
+        objects of their own, and have so many of them."""
+        lengths = np.diff(first, append=len(self.sizes))
+        near_any = np.repeat(self.near_any(first), lengths)
+        near = np.minimum(np.repeat(tasks, lengths), near_any)
+        several = near_any / np.maximum(near, 1e-9)
+        filled = near * -np.expm1(_absent(self.filled, near_any) * several)
+        begun = np.zeros(len(self.sizes))
+        begun[first] = near[first]
+        return Slices(self.sizes, filled, near, begun, borders=first)
+
+
+def _absent(filled: Floats, near: Floats) -> Floats:
+    """Return the logarithm of the chance that an object near a subpartition has no row of it."""
+    return np.log1p(-np.minimum(filled / np.maximum(near, 1e-9), _SURE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +155,16 @@ class ExchangeSize:
 
     partitions: int
     objects: int
-    """The objects that hold the partitions, each with rows of all subpartitions."""
-    subpartitions: int
-    rows: int
+    """The objects that hold the partitions."""
+    unindexed: int
+    """The objects whose index is not in an event."""
     stored_bytes: int
-    tasks: int
-    """The tasks that read it, each of them neighbouring subpartitions."""
+    slices: Slices
+    readers: Readers
+
+    @property
+    def subpartitions(self) -> int:
+        return len(self.slices.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,86 +223,163 @@ def combined_bytes(limits: Limits) -> int:
     return limits.segment_bytes // 2
 
 
-def _pieces(size: ExchangeSize, way: Way, parts: int, bytes_max: int) -> int:
-    """Return the pieces of at most so many bytes, of neighbouring subpartitions, into which a task
-    that combines cuts one of so many parts of the rows."""
-    row_bytes = max(1, size.stored_bytes // max(1, parts * size.subpartitions))
-    together = max(1, bytes_max // row_bytes)
-    return ceil(size.subpartitions / way.ranges / together)
+def shares_of(sizes: Longs, partitions: int, way: Way, limits: Limits) -> tuple[Longs, Longs]:
+    """Return the first subpartition of each range that is combined, and the number of tasks that
+    combine it, each some of the partitions. A range has about the bytes of the others. A larger
+    subpartition is a range of its own, and has more tasks, so that no task copies more than its
+    share, and adaptive execution finds as many pieces of it as before."""
+    ends = np.cumsum(sizes)
+    total = max(1, int(ends[-1]))
+    hot = sizes > total / way.ranges
+    of_each = np.minimum((ends - sizes / 2) * way.ranges // total, way.ranges - 1)
+    begins = np.diff(of_each, prepend=-1) > 0
+    begins[hot] = True
+    begins[1:] |= hot[:-1]
+    begins[0] = True
+    first = np.flatnonzero(begins)
+    fair_bytes = total / way.bundles / way.ranges
+    whole_bytes = limits.segment_bytes if limits.merges else combined_bytes(limits)
+    range_bytes = np.add.reduceat(sizes, first)
+    tasks = np.where(
+        hot[first],
+        np.ceil(range_bytes / min(fair_bytes, whole_bytes)),
+        np.round(range_bytes / fair_bytes),
+    )
+    return first, np.clip(tasks, 1, partitions).astype(np.int64)
 
 
-def _combining(size: ExchangeSize, way: Way, limits: Limits) -> tuple[Requests, int]:
-    """Return the requests of the tasks that combine, and the ranges of subpartitions that their
-    objects have. Tasks that write files read one object after the other. Others read the same
+def _combining(
+    size: ExchangeSize, first: Longs, tasks: Longs, limits: Limits
+) -> tuple[Requests, Slices, int]:
+    """Return the requests of the tasks that combine, the slices that they write, and the number
+    of its objects. Tasks that write files read one object after the other. Others read the same
     subpartitions of all objects, and store them before the next ones."""
-    groups, parts = way.ranges, size.objects
-    if not limits.merges:
-        groups *= _pieces(size, way, way.bundles, combined_bytes(limits))
-        parts = way.bundles
-    blocks = way.ranges * _pieces(size, way, parts, limits.fetch_bytes)
-    objects = _filled(way.bundles * groups, size.rows)
-    gets = _filled(size.objects * blocks, size.rows) + way.ranges * _without_index(size)
-    return Requests(puts(objects, size.stored_bytes), gets), groups
+    slices, indexes = size.slices, len(first) * size.unindexed
+    if limits.merges:
+        read_bytes = np.add.reduceat(slices.sizes, first) / max(1, size.objects)
+        gets = slices.requests(first) * np.maximum(1, np.ceil(read_bytes / limits.fetch_bytes))
+    else:
+        lengths, ends = np.diff(first, append=size.subpartitions), first[1:]
+        of_each = np.repeat(tasks, lengths)
+        read, stored = (
+            _cut(slices.sizes // of_each, np.full(len(of_each), bytes_max), ends)
+            for bytes_max in (limits.fetch_bytes, combined_bytes(limits))
+        )
+        gets, first, tasks = slices.requests(read), stored, of_each[stored]
+    written = slices.combined(first, tasks)
+    objects = round(float(written.requests(first).sum()))
+    sent = Requests(puts(objects, size.stored_bytes), round(float(gets.sum())) + indexes)
+    return sent, written, objects
 
 
-def _reads(size: ExchangeSize, overlapping: int, limits: Limits, pieces: int = 1) -> Requests:
-    """Return the requests of reader tasks if `overlapping` of the objects have rows of the same
-    subpartition, each with one of so many pieces of all rows, and those of the manifest."""
-    count, stored_bytes, tasks = size.subpartitions, size.stored_bytes, size.tasks
-    shards = firsts(overlapping * pieces, count) or range(0, count, count)
-    shard_gets = 0
-    if len(shards) > 1:
-        shard_gets = len(shards) * min(limits.readers, ceil(tasks / len(shards)))
-    most_bytes = group_bytes(overlapping, count, stored_bytes, limits)
-    shared = stored_bytes // tasks < min(most_bytes, stored_bytes // len(shards))
-    if not shared:
-        most_bytes = group_bytes(overlapping, count, stored_bytes, replace(limits, executors=1))
-    room = most_bytes * count / max(1, stored_bytes)
-    together = min(shards.step, max(1.0, room - 0.5 if room < _FEW else room // 1))
-    cuts = set(shards) if shared else {*shards, *(count * at // tasks for at in range(tasks))}
-    groups = sum(ceil((end - at) / together) for at, end in pairwise(sorted({*cuts, count})))
-    windows = overlapping * (groups + pieces - 1)  # no window goes on beyond the end of an object
-    wide = min(together, count / pieces)
-    # each executor requests a window once, for all of its tasks, if any of them has rows there
-    readers = ceil(round(wide * tasks / count, 6))
-    sharing = min(limits.executors, readers) if together > 1 and shared else 1
-    gets = _filled(windows * sharing, size.rows)
-    gets = min(gets, _filled(overlapping * count, size.rows))  # nobody requests an empty slice
-    return Requests(len(shards) if shard_gets else 0, gets + shard_gets)
+def _cut(sizes: Longs, bytes_max: Longs, borders: Longs) -> Longs:
+    """Return the first subpartition of each group of neighbours. A group has at most the
+    `bytes_max` of its first one, or a single subpartition, and ends at the next of `borders`."""
+    sums, numbers = np.cumsum(sizes), np.arange(len(sizes))
+    last = np.searchsorted(sums, sums - sizes + bytes_max, "right")
+    ends = np.append(borders, len(sizes))
+    until = ends[np.searchsorted(ends, numbers, "right")]
+    following = np.minimum(np.maximum(last, numbers + 1), until).tolist()
+    at, groups = 0, list[int]()
+    while at < len(sizes):
+        groups.append(at)
+        at = following[at]
+    return np.array(groups, np.int64)
 
 
-def _filled(windows: int, rows: int) -> int:
-    """Return how many of the windows have a row, if rows are spread at random."""
-    return round(windows * (1 - exp(-rows / windows))) if windows else 0
+def _reads(size: ExchangeSize, slices: Slices, objects: int, limits: Limits) -> Requests:
+    """Return the requests of reader tasks, and those of the manifest. The tasks plan theirs by the
+    same rules (`read_plan.py`)."""
+    count, readers = size.subpartitions, size.readers
+    shards = firsts(objects, count) or range(0, count, count)
+    shard_of, first = np.arange(count) // shards.step, np.array(shards, np.int64)
+    near = np.ceil(slices.near_each(first))
+    room = np.array([group_bytes(int(each), limits) for each in near])
+    parts = np.union1d(readers.firsts, first)  # each is read by one task
+    of_part = shard_of[parts]
+    part_bytes = np.add.reduceat(slices.sizes, parts)
+    slice_bytes = part_bytes / np.maximum(near[of_part] * np.diff(parts, append=count), 1)
+    alone = part_bytes >= np.minimum(room, np.add.reduceat(slices.sizes, first))[of_part]
+    alone |= slice_bytes > shared_slice_bytes(readers.executors)
+    windows = _cut(slices.sizes, room[shard_of], parts[1:])
+    windows = np.union1d(windows, slices.borders)
+    requests = slices.requests(windows) + slices.narrowed(windows, limits.window_bytes)
+    gets = requests[alone[_group_of(windows, parts)]].sum()
+    if not alone.all():
+        groups = _cut(slices.sizes, room[shard_of], first[1:])
+        parts_alone = _Parts(parts, alone)
+        gets += _shared(slices, groups, near[shard_of[groups]], parts_alone, limits, readers)
+    gets = min(gets, slices.filled.sum())  # nobody requests an empty slice
+    if len(shards) == 1:
+        return Requests(0, round(float(gets)))
+    fetches = np.minimum(np.bincount(of_part, minlength=len(shards)), readers.slots)
+    return Requests(len(shards), round(float(gets)) + int(fetches.sum()))
 
 
-def _without_index(size: ExchangeSize) -> int:
-    """Return the number of objects whose index is not in an event."""
-    slices = _filled(size.objects * size.subpartitions, size.rows)
-    index_bytes = max(1, _INDEX_ENTRY_BYTES * slices // size.partitions)
-    fit = INLINE_TOTAL_BYTES // index_bytes if index_bytes <= INLINE_BYTES_MAX else 0
-    return size.objects - min(fit, size.partitions) * size.objects // size.partitions
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The subpartitions that tasks read in one go."""
+
+    first: Longs
+    alone: Bools
+    """True for each part whose task shares nothing with others."""
+
+
+def _shared(
+    slices: Slices, groups: Longs, near: Floats, parts: _Parts, limits: Limits, readers: Readers
+) -> float:
+    """Return the requests for groups of neighbours by tasks that do not read alone. `near` are the
+    objects near a subpartition of each group. Where sharing gains nothing, each task requests the
+    neighbours that it wants itself."""
+    count, executors = len(slices.sizes), readers.executors
+    slice_bytes = np.add.reduceat(slices.sizes, groups)
+    slice_bytes = slice_bytes / np.maximum(near * np.diff(groups, append=count), 1)
+    gains = slice_bytes <= shared_slice_bytes(executors)
+    within = np.union1d(groups, slices.borders)  # an object is on one side of a border
+    gains, groups = gains[_group_of(within, groups)], within
+    pieces = np.union1d(groups, parts.first)
+    of_piece = _group_of(pieces, groups)
+    wanted = ~parts.alone[_group_of(pieces, parts.first)]
+    others = np.repeat(~parts.alone, np.diff(parts.first, append=count))
+    slices = replace(slices, filled=slices.filled * others)
+    of_piece, requests = of_piece[wanted], slices.requests(pieces)[wanted]
+    tasks = np.bincount(of_piece, minlength=len(groups))
+    by_tasks = np.bincount(of_piece, requests, minlength=len(groups))
+    # an object has rows for the tasks near it with some chance, and these are on some executors
+    objects = np.maximum(slices.near_any(groups), 1e-9)
+    tasks_near = np.maximum(1.0, tasks * slices.near_each(groups) / objects)
+    chance = np.minimum(1.0, by_tasks / objects / tasks_near)
+    on = np.minimum(executors, tasks_near)
+    by_executors = objects * on * (1 - (1 - chance) ** (tasks_near / on))
+    by_executors = np.maximum(by_executors, slices.requests(groups))
+    by_executors = by_executors + slices.narrowed(groups, limits.window_bytes) * on
+    by_executors = np.minimum(by_executors, by_tasks)
+    return float(np.where(gains, by_executors, by_tasks).sum())
+
+
+def _group_of(subpartitions: Longs, groups: Longs) -> Longs:
+    """Return the number of the group of each subpartition."""
+    return np.searchsorted(groups, subpartitions, "right") - 1
 
 
 def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> Prediction:
-    stored_bytes, overlapping, combining = size.stored_bytes, size.objects, Requests()
-    combining_s, shares = 0.0, way.bundles * way.ranges
-    reading = _reads(size, overlapping, limits)
+    stored_bytes, readers = size.stored_bytes, size.readers
+    slices, objects, combining, combining_s = size.slices, size.objects, Requests(), 0.0
     if way != DIRECT:
-        overlapping = way.bundles
-        combining, groups = _combining(size, way, limits)
-        reading = _reads(size, overlapping, limits, groups)
-        copying_s = shares * _TASK_S + stored_bytes * _COPIED_BYTE_S
+        first, tasks = shares_of(slices.sizes, size.partitions, way, limits)
+        combining, slices, objects = _combining(size, first, tasks, limits)
+        copying_s = int(tasks.sum()) * _TASK_S + stored_bytes * _COPIED_BYTE_S
         copying_s += (combining.puts + combining.gets) * costs.request_s
-        combining_s = _STAGE_S + copying_s / min(limits.readers, shares)
-    slices = _filled(overlapping * size.subpartitions, size.rows)
-    reading_s = (reading.puts + reading.gets) * costs.request_s + slices * _SLICE_S
-    reading_s += size.tasks * _TASK_S + stored_bytes * _READ_BYTE_S
+        combining_s = _STAGE_S + copying_s / min(readers.slots, int(tasks.sum()))
+    reading = _reads(size, slices, objects, limits)
+    reading_s = (reading.puts + reading.gets) * costs.request_s
+    reading_s += float(slices.filled.sum()) * _SLICE_S
+    reading_s += readers.tasks * _TASK_S + stored_bytes * _READ_BYTE_S
     sent = combining + reading
-    put_bytes = stored_bytes if shares else 0
+    put_bytes = 0 if way == DIRECT else stored_bytes
     usd = costs.usd(sent.puts, sent.gets, put_bytes, stored_bytes + put_bytes)
     usd += costs.storage_usd(stored_bytes + put_bytes)
-    reading_s = _READ_S + reading_s / min(limits.readers, size.tasks)
+    reading_s = _READ_S + reading_s / min(readers.slots, readers.tasks)
     return Prediction(way, combining, reading, combining_s, reading_s, usd)
 
 
@@ -201,17 +398,25 @@ def most_requests(size: ExchangeSize) -> float:
 def choose(size: ExchangeSize, limits: Limits, costs: StoreCosts) -> Prediction:
     """Return the cheapest way, with the price of the processors, among those that do not send too
     many requests. If all do, return the one that sends the fewest."""
-    most, slots = most_requests(size), min(limits.readers, size.tasks)
+    most, slots = most_requests(size), min(size.readers.slots, size.readers.tasks)
+
+    def price_usd(prediction: Prediction) -> float:
+        return prediction.usd + prediction.seconds * slots * _SLOT_SECOND_USD
+
+    direct = predict(size, DIRECT, limits, costs)
+    least = costs.storage_usd(size.stored_bytes) + (_STAGE_S + _READ_S) * slots * _SLOT_SECOND_USD
+    if direct.requests <= most and price_usd(direct) <= least:  # another stage alone costs more
+        return direct
     for steps in (4, 32):  # look closer where no way of the first look is within the limit
-        predictions = [predict(size, way, limits, costs) for way in _ways(size, limits, steps)]
+        ways = _ways(size, limits, steps)
+        predictions = [direct, *(predict(size, way, limits, costs) for way in ways)]
         if bounded := [each for each in predictions if each.requests <= most]:
-            return min(bounded, key=lambda each: each.usd + each.seconds * slots * _SLOT_SECOND_USD)
+            return min(bounded, key=price_usd)
     return min(predictions, key=lambda each: each.requests)
 
 
 def _ways(size: ExchangeSize, limits: Limits, steps: int) -> Iterator[Way]:
     """Yield ways with more and more bundles, each time by one part of `steps`."""
-    yield DIRECT
     bundles = 1
     while bundles < size.objects and bundles <= size.partitions:
         for share_bytes in (_FULL * limits.fetch_bytes, _SPILLED_BYTES)[: 1 + limits.merges]:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from rich.table import Table
 
-from headgate.connectors.spark.exchanges.combining import combined_parts
+from headgate.connectors.spark.exchanges.combining import parts_over
 from headgate.connectors.spark.tasks.exchange_tasks import Part
 from headgate.control.contract import PER_JOB, ShuffleDescriptor
 from headgate.control.events import codec
@@ -46,10 +46,13 @@ from headgate.storage.reading.stretches import StretchReader
 from headgate.storage.reading.ways import (
     DIRECT,
     ExchangeSize,
+    Readers,
+    Slices,
     Way,
     choose,
     predict,
     puts,
+    shares_of,
 )
 from headgate.storage.stores.costs import COSTS
 from headgate.storage.stores.memory import MemoryBlobStore
@@ -66,6 +69,7 @@ own."""
 
 _JOB, _FIRST, _COMBINED = JobId("scale"), ResultId("1-0001"), ResultId("1-0001-combined")
 _ROW_BYTES, _SAMPLE = 100, 20
+_INDEXED = 150  # first partitions, whose indexes fit into their events
 _MIB = 1 << 20
 _HEAD = f"""\
 # Scale
@@ -157,20 +161,23 @@ def _in_terminal(rows: list[dict[str, str]]) -> Table:
 
 
 def _exchange(gigabytes: int) -> Outcome:
-    limits = Limits(readers=SLOTS, executors=EXECUTORS, files=True)
+    limits, readers = Limits(files=True), Readers(np.arange(WIDTH), SLOTS, EXECUTORS)
     stored_bytes = gigabytes * 10**9
     ended = ceil(stored_bytes / WIDTH / (limits.segment_bytes / 2))  # half of it in memory
     of_partition = ceil(ended / max(1, SLICES_MAX // WIDTH))
     rows = stored_bytes // _ROW_BYTES
-    size = ExchangeSize(WIDTH, WIDTH * of_partition, WIDTH, rows, stored_bytes, WIDTH)
+    objects = WIDTH * of_partition
+    slices = Slices.even(objects, WIDTH, rows, stored_bytes)
+    size = ExchangeSize(WIDTH, objects, objects - _INDEXED, stored_bytes, slices, readers)
     costs = COSTS["s3-standard"]
     direct, chosen = predict(size, DIRECT, limits, costs), choose(size, limits, costs)
-    parts = combined_parts([1] * WIDTH, WIDTH, chosen.way)
+    first, tasks = shares_of(slices.sizes, WIDTH, chosen.way, limits)
+    parts = parts_over(first, tasks, np.ones((len(first), WIDTH), np.int64), WIDTH)
     log, store = _Log(), CountingStore()
     log.states(JobRegistered(PER_JOB, "0", "scale"))
     log.result(_FIRST, WIDTH)
     for partition in range(WIDTH):
-        log.produced(_FIRST, partition, _first_segments(size, partition))
+        log.produced(_FIRST, partition, _first_segments(size, rows, partition))
     log.result(_COMBINED, len(parts))
     announced: list[AnnouncedSegment] = []
     for partition, part in enumerate(parts):
@@ -242,9 +249,9 @@ class _Log:
         return attempt
 
 
-def _first_segments(size: ExchangeSize, partition: int) -> list[SegmentSummary]:
+def _first_segments(size: ExchangeSize, rows: int, partition: int) -> list[SegmentSummary]:
     count = size.objects // size.partitions
-    rows, size_bytes = size.rows // size.objects, size.stored_bytes // size.objects
+    rows, size_bytes = rows // size.objects, size.stored_bytes // size.objects
     index = _index(range(WIDTH), rows, size_bytes, partition) if not partition else b"0" * 110_000
     return [SegmentSummary(number, size_bytes, rows, 1, index) for number in range(count)]
 
@@ -312,6 +319,8 @@ def _reading_gets(placed: PlacedResult, limits: Limits) -> int:
     for reader in readers:
         first = reader // shards.step * shards.step
         shard = placed.part(first, min(shards.step, WIDTH - first))
-        deployment = InputGateDeployment(shard, pa.schema([]), reader, 1, reader)
+        deployment = InputGateDeployment(
+            shard, pa.schema([]), reader, 1, reader, executors=EXECUTORS
+        )
         gets += 1 + len({(p.source.name, p.window) for p in plan(deployment, limits)})
     return gets * WIDTH // len(readers)

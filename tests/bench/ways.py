@@ -24,20 +24,37 @@ from .places import attached, consume
 
 _ROWS, _PARTITIONS, _SUBPARTITIONS = 12_000_000, 200, 2_000
 _ROW_BYTES = 85  # stored
+_KEY = "hash(id) % 100000"
+SPREADS = {
+    "": _KEY,
+    "hot 30": f"if(id % 10 < 3, 7, {_KEY})",
+    "hot 60": f"if(id % 10 < 6, 7, {_KEY})",
+    "hot 99": f"if(id % 100 > 0, 7, {_KEY})",
+    "zipf": "cast(pow(100000, rand(2)) as int)",
+}
+"""The keys of rows, by their spread."""
 SHAPES = (
-    (8, 32, 10),
-    (2, 100, 300),
-    (20, 20, 400),
-    (8, 200, 100),
-    (50, 500, 200),
-    (200, 200, 100),
-    (400, 400, 50),
-    (200, 1_000, 20),
-    (10, 5_000, 200),
-    (100, 2_000, 400),
+    (8, 32, 10, ""),
+    (2, 100, 300, ""),
+    (20, 20, 400, ""),
+    (8, 200, 100, ""),
+    (50, 500, 200, ""),
+    (200, 200, 100, ""),
+    (400, 400, 50, ""),
+    (200, 1_000, 20, ""),
+    (10, 5_000, 200, ""),
+    (100, 2_000, 400, ""),
+    (8, 200, 100, "hot 30"),
+    (50, 500, 200, "hot 60"),
+    (8, 200, 100, "hot 99"),
+    (200, 1_000, 100, "hot 99"),
+    (8, 200, 100, "zipf"),
+    (100, 2_000, 100, "zipf"),
+    (10, 10_000, 100, "hot 60"),
 )
-"""The partitions, subpartitions and stored megabytes of the exchanges that hold the model against
-what happens."""
+"""The partitions, subpartitions, stored megabytes and keys of the exchanges that hold the model
+against what happens."""
+_OFF = 0.25  # requests may differ by this part of those that were predicted
 
 
 def run(spark: SparkSession) -> Table:
@@ -55,14 +72,20 @@ def shapes(spark: SparkSession) -> Table:
     """Run exchanges of many shapes, each directly and, if that is chosen, combined."""
     table = Table("shape", "MB", "way", "predicted", "GET", "ratio", "predicted s", "s", "ratio")
     table.title = "requests and seconds from the end of the map stage to the end of the last reader"
-    for partitions, subpartitions, megabytes in SHAPES:
-        df = _rows(spark, megabytes * 1_000_000 // _ROW_BYTES, partitions)
+    wrong = []
+    for partitions, subpartitions, megabytes, spread in SHAPES:
+        df = _rows(spark, megabytes * 1_000_000 // _ROW_BYTES, partitions, SPREADS[spread])
         for combine in ("false", "true"):
             with setting(spark, {"spark.headgate.combine": combine}):
                 measured = _measured(spark, df, subpartitions)
             if combine == "true" and measured.prediction.way == DIRECT:
                 continue
-            table.add_row(f"{partitions} x {subpartitions}", *measured.cells())
+            shape = f"{partitions} x {subpartitions} {spread}".rstrip()
+            table.add_row(shape, *measured.cells())
+            if abs(measured.predicted_gets / measured.gets - 1) > _OFF:
+                wrong.append(shape)
+    if wrong:
+        table.caption = f"predicted wrongly: {', '.join(wrong)}"
     return table
 
 
@@ -73,9 +96,12 @@ class _Measured:
     took_s: float
     stored_bytes: int
 
+    @property
+    def predicted_gets(self) -> int:
+        return self.prediction.combining.gets + self.prediction.reading.gets
+
     def cells(self) -> Iterator[str]:
-        way = self.prediction.way
-        gets = self.prediction.combining.gets + self.prediction.reading.gets
+        way, gets = self.prediction.way, self.predicted_gets
         yield f"{self.stored_bytes / 1e6:.0f}"
         yield "direct" if way == DIRECT else f"{way.bundles} x {way.ranges}"
         yield from (f"{gets:,}", f"{self.gets:,}", f"{gets / self.gets:.2f}")
@@ -115,10 +141,10 @@ def _from_log(hg: Headgate, prediction: Prediction, known: set[ResultId]) -> _Me
     return _Measured(prediction, gets, (read_ms - mapped_ms) / 1000, first.stored_bytes)
 
 
-def _rows(spark: SparkSession, count: int, partitions: int) -> DataFrame:
+def _rows(spark: SparkSession, count: int, partitions: int, key: str = _KEY) -> DataFrame:
     numbers = spark.range(0, count, 1, partitions)
     text = F.sha2(F.col("id").cast("string"), 256).alias("s")
-    return numbers.select("id", (F.hash("id") % 100_000).alias("k"), F.rand(1).alias("x"), text)
+    return numbers.select("id", F.expr(key).alias("k"), F.rand(1).alias("x"), text)
 
 
 def _figures(spark: SparkSession, df: DataFrame) -> list[str]:

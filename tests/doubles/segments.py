@@ -196,10 +196,12 @@ class Written:
     def manifest(self) -> Manifest:
         return build(self.descriptor, self.state, LAYOUT, self.store)
 
-    def read(self, first: int, count: int, whole: Manifest | None = None) -> pa.Table:
+    def read(
+        self, first: int, count: int, whole: Manifest | None = None, executors: int = 1
+    ) -> pa.Table:
         """Return the rows that a gate gives, as a plain table."""
         source = whole or self.manifest()
-        deployment = InputGateDeployment(source, self.schema, first, count, 7)
+        deployment = InputGateDeployment(source, self.schema, first, count, 7, executors=executors)
         batches = list(self.environment.create_input_gate(deployment))
         assert all(batch.schema == self.schema for batch in batches)
         return tabled([reinterpret(b, plain_schema(self.schema)) for b in batches], self.schema)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.connectors.spark.exchanges.combining import combined_parts
+from headgate.connectors.spark.exchanges.combining import parts_over
 from headgate.connectors.spark.queries.adaptive import (
     AdaptiveSettings,
     check_parts,
@@ -22,7 +22,8 @@ from headgate.connectors.spark.queries.adaptive import (
 )
 from headgate.connectors.spark.tasks.exchange_tasks import Part
 from headgate.control.errors import Corrupt
-from headgate.storage.reading.ways import Way
+from headgate.storage.limits import Limits
+from headgate.storage.reading.ways import Way, shares_of
 
 ADAPTING = AdaptiveSettings(True, 100, 10, 2, math.inf, 5.0, -1)
 SIZES = st.lists(st.integers(0, 300), min_size=1, max_size=8)
@@ -129,29 +130,8 @@ def test_a_skewed_one_is_cut() -> None:
     assert pieces(by_partition, sizes, adapting) == [range(2), range(2, 5), range(5, 6)]
 
 
-@given(
-    st.lists(st.integers(0, 9) | st.integers(0, 1 << 50), min_size=1, max_size=60),
-    st.integers(1, 40),
-    st.integers(1, 8),
-    st.integers(1, 5),
-)
-def test_tasks_combine_about_the_same_bytes(
-    sizes: list[int], subpartitions: int, bundles: int, ranges: int
-) -> None:
-    """Each row is combined once. No set of partitions is far larger than the others, unless one of
-    its partitions is."""
-    cuts = combined_parts(sizes, subpartitions, Way(bundles, ranges))
-    pairs = Counter(
-        pair for part in cuts for pair in product(part.partitions or (), part.subpartitions)
-    )
-    assert {pair: 1 for pair in product(range(len(sizes)), range(subpartitions))} == pairs
-    sets = {part.partitions for part in cuts}
-    assert len(sets) <= bundles
-    assert all(part.partitions for part in cuts)
-    most = sum(sizes) / bundles + max(sizes)
-    assert all(sum(sizes[at] for at in each or ()) <= 1.001 * most for each in sets)
-
-
 def test_tasks_combine_equal_partitions_evenly() -> None:
-    cuts = combined_parts([7] * 12, 5, Way(4, 2))
-    assert [3] * 8 == [len(part.partitions or ()) for part in cuts]
+    sizes = np.full((12, 6), 7)
+    first, tasks = shares_of(sizes.sum(axis=0), 12, Way(4, 2), Limits())
+    cuts = parts_over(first, tasks, np.add.reduceat(sizes, first, axis=1).T, 6)
+    assert [(3, 3)] * 8 == [(len(part.partitions or ()), len(part.subpartitions)) for part in cuts]

@@ -22,7 +22,7 @@ from headgate.storage.contract import InputGateDeployment, ResultPartitionDeploy
 from headgate.storage.format import segment
 from headgate.storage.format.segment import SegmentIndex
 from headgate.storage.limits import Limits
-from headgate.storage.reading.ways import Way, predict
+from headgate.storage.reading.ways import DIRECT, Readers, Way, predict
 from headgate.storage.stores.costs import COSTS
 from headgate.storage.writing import encoding
 
@@ -52,7 +52,6 @@ LIMITS = st.builds(
     fetch_parallel=st.integers(1, 4),
     join_bytes=st.sampled_from([0, 1, 700, 20_000, 1 << 21]),
     cache_bytes=st.sampled_from([0, 3_000, 1 << 20]),
-    executors=st.sampled_from([1, 2, 1_000_000]),
     files=st.booleans(),
 )
 
@@ -86,13 +85,18 @@ def test_every_row_comes_back_once_in_its_subpartition(
     borders: list[int],
 ) -> None:
     """Any data in any batches and segments is read back bit by bit, in order, range by range."""
+    executors = data.draw(st.sampled_from([1, 2, 1_000_000]))
     all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
     with exchange(schema, all_parts, subpartitions, codec, limits) as written:
         whole = written.manifest()
         for first, count in ranges(subpartitions, borders):
-            assert expected(schema, all_parts, first, count) == written.read(first, count, whole)
+            assert expected(schema, all_parts, first, count) == written.read(
+                first, count, whole, executors
+            )
             part = whole.part(first, count)
-            assert expected(schema, all_parts, first, count) == written.read(first, count, part)
+            assert expected(schema, all_parts, first, count) == written.read(
+                first, count, part, executors
+            )
         for at, rows in enumerate(written.read_at_once(whole)):
             assert expected(schema, all_parts, at, 1) == rows
         assert at == subpartitions - 1
@@ -179,7 +183,7 @@ def test_a_task_that_combines_reads_whole_objects(merges: bool) -> None:
         blocks = -(-written.manifest().sizes.sum() // limits.fetch_bytes)
         assert blocks > 1
         assert (1 if merges else blocks) * 12 == written.store.requests.gets - before
-        size = exchange_size(written.descriptor, written.state, 0)
+        size = exchange_size(written.state, lambda sizes: Readers(np.arange(len(sizes))))
         predicted = predict(size, Way(1, 1), limits, COSTS["own"]).combining.gets
         assert predicted == written.store.requests.gets - before
 
@@ -197,6 +201,43 @@ def test_a_hot_subpartition_is_read_within_the_limit() -> None:
         assert len(blocks) > 10
         assert max(blocks) <= limits.fetch_bytes
         assert pa.table(rows) == written.read_stretches(0, 5, written.manifest())
+
+
+@given(
+    subpartitions=st.integers(1, 60),
+    rows=st.lists(st.integers(0, 4_000), min_size=1, max_size=8),
+    hot=st.sampled_from([0.0, 0.3, 0.6, 0.99]),
+    zipf=st.booleans(),
+    text_bytes=st.sampled_from([0, 1_000]),
+    share=st.integers(1, 8),
+)
+@settings(max_examples=30)
+def test_requests_are_as_many_as_the_driver_predicts(
+    subpartitions: int, rows: list[int], hot: float, zipf: bool, text_bytes: int, share: int
+) -> None:
+    """The requests of all readers, counted at the store, are those that the driver predicts from
+    the indexes in the log."""
+    draw = np.random.default_rng(len(rows))
+    weights = 1 / np.arange(1, subpartitions + 1) if zipf else np.ones(subpartitions)
+    weights *= (1 - hot) / weights.sum()
+    weights[draw.integers(subpartitions)] += hot
+    text = pa.array(["x" * text_bytes])
+    made = []
+    for count in rows:
+        numbers = pa.array(draw.integers(0, 1 << 60, count))
+        batch = pa.record_batch({"n": numbers, "t": text.take(pa.array([0] * count, pa.int8()))})
+        made.append(Part(batch, draw.choice(subpartitions, count, p=weights / weights.sum()), ()))
+    schema, limits = made[0].rows.schema, Limits(join_bytes=1 << 20, segment_bytes=2 << 20)
+    with exchange(schema, made, subpartitions, "none", limits) as written:
+        readers = Readers(np.arange(0, subpartitions, share))
+        size = exchange_size(written.state, lambda _: readers)
+        predicted = predict(size, DIRECT, limits, COSTS["own"]).reading.gets
+        whole, before = written.manifest(), written.store.requests.gets
+        for first in readers.firsts.tolist():
+            written.read(first, min(share, subpartitions - first), whole)
+        counted = written.store.requests.gets - before
+        borders = size.objects if share > 1 else 1
+        assert abs(predicted - counted) <= 0.25 * counted + borders
 
 
 @given(st.data(), SCHEMAS, st.integers(1, 40), LIMITS)

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
+import numpy as np
+
 from headgate.connectors.spark.exchanges.combining import (
     check_combined,
     combined_parts,
-    partition_bytes,
+    exchange_size,
 )
 from headgate.connectors.spark.tasks.combine_task import Share, share
 from headgate.connectors.spark.tasks.exchange_tasks import Part
@@ -24,12 +26,12 @@ from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Corrupt, Lost, Unavailable
 from headgate.control.ids import AttemptId, PartitionId, ResultId, again_name, combined_name
 from headgate.control.model.state import ResultState
-from headgate.storage.reading.ways import Way
+from headgate.storage.reading.ways import Readers, Way
 
 from .application import TRIES_MAX, Application, NotWhole
 from .bucket import flipped, lost
 from .cluster import Cluster, Run, Task
-from .machines import Exchange, Executor, World
+from .machines import LIMITS, Exchange, Executor, World
 from .scheduler import Process
 
 COMBINED_SHARE = 0.6  # of the exchanges, in a world whose drivers combine
@@ -135,7 +137,8 @@ class CombiningApplication(Application):
             dice.randint(1, min(WAY_MAX, first.partitions)),
             dice.randint(1, min(WAY_MAX, first.subpartitions)),
         )
-        return combined_parts(partition_bytes(state), first.subpartitions, way)
+        size = exchange_size(state, lambda sizes: Readers(np.arange(len(sizes))))
+        return combined_parts(state, size, way, LIMITS)
 
     def _cut_short(self, parts: tuple[Part, ...], combined: ResultId) -> tuple[Part, ...]:
         """Return the parts, but sometimes one without its first partition: its rows are missing

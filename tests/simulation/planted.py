@@ -307,7 +307,9 @@ def cut_a_share_elsewhere(patch: pytest.MonkeyPatch) -> None:
     """A combiner gets an index from which its first subpartition is cut off."""
     cut = combine_task._cut
 
-    def elsewhere(segment: SegmentSummary, wanted: range, subpartitions: int) -> SegmentSummary:
+    def elsewhere(
+        segment: SegmentSummary, wanted: range, subpartitions: int
+    ) -> tuple[SegmentSummary, int]:
         return cut(segment, wanted[1:] or wanted, subpartitions)
 
     patch.setattr(combine_task, "_cut", elsewhere)

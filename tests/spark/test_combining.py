@@ -16,6 +16,7 @@ from headgate import Headgate
 from headgate.connectors.spark.exchanges import exchange
 from headgate.connectors.spark.exchanges.combining import CombineStage, combined_parts
 from headgate.connectors.spark.exchanges.rerun import Reruns
+from headgate.connectors.spark.jvm.scheduler import task_slots
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Lost
 from headgate.control.events.types import Lost as LostFact
@@ -23,7 +24,7 @@ from headgate.control.ids import ResultId
 from headgate.control.master.announcer import Announcer
 from headgate.control.model.state import ResultState
 from headgate.storage.limits import Limits
-from headgate.storage.reading.ways import ExchangeSize, Prediction, Way, predict
+from headgate.storage.reading.ways import DIRECT, ExchangeSize, Prediction, Way, predict
 from headgate.storage.stores.costs import StoreCosts
 
 from .cluster import audited, findings, kinds, recorded, result_objects, segments
@@ -92,6 +93,25 @@ def test_objects_are_combined(hg: Headgate, df: DataFrame, way: Way) -> None:
     assert min(combined.predicted_gets, combined.predicted_ms) > 0
     hg.release(out)
     assert_is_clean(hg)
+
+
+def test_slots_are_counted_when_the_way_is_chosen(
+    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dynamic allocation, there may be other executors than when the session was attached."""
+    sizes: list[ExchangeSize] = []
+
+    def noting(size: ExchangeSize, limits: Limits, costs: StoreCosts) -> Prediction:
+        sizes.append(size)
+        return predict(size, DIRECT, limits, costs)
+
+    assert (2, 1) == task_slots(df.sparkSession.sparkContext)
+    monkeypatch.setattr(exchange, "choose", noting)
+    monkeypatch.setattr(exchange, "task_slots", lambda context: (80, 10))
+    out = hg.repartition(df, SUBPARTITIONS, "k")
+    assert (80, 10) == (sizes[0].readers.slots, sizes[0].readers.executors)
+    assert 10 == hg._written[out].read.executors
+    hg.release(out)
 
 
 def test_a_combined_object_that_is_lost_is_made_again(

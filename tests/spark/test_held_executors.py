@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
+from headgate.connectors.spark.jvm.scheduler import task_slots
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import executors, kinds, recorded
@@ -80,6 +81,7 @@ def test_no_executor_is_needed_between_map_stage_and_read(
     query = orders(spark).groupBy("k").count().orderBy("k")
     assert [(k, 100) for k in range(10)] == query.collect()
     assert executors(spark)
+    assert task_slots(spark.sparkContext) in {(1, 1), (2, 2)}
     assert () == hg.report().holds
     assert all_gone(spark, LONG_S)
     assert 1000 == len({row.id for row in out.collect()})

@@ -150,25 +150,18 @@ def test_a_number_beyond_all_clients_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("master", "conf", "executors", "files"),
+    ("conf", "files"),
     [
-        ("local[8]", {}, 1, True),
-        ("local", {"spark.executor.cores": "4"}, 1, True),
-        ("local-cluster[2,4,1024]", {"spark.executor.cores": "4"}, 2, True),
-        ("yarn", {}, 8, True),
-        ("k8s://https://host", {"spark.executor.cores": "3"}, 3, True),
-        ("local[8]", {"spark.io.encryption.enabled": "TRUE"}, 8, False),
-        ("local[8]", {"spark.executor.pyspark.memory": "2g"}, 1, True),
+        ({"spark.executor.cores": "4"}, True),
+        ({"spark.io.encryption.enabled": "TRUE"}, False),
+        ({"spark.executor.pyspark.memory": "2g"}, True),
     ],
 )
-def test_the_processes_of_an_executor_share_files(
-    master: str, conf: dict[str, str], executors: int, files: bool
-) -> None:
+def test_the_processes_of_an_executor_share_files(conf: dict[str, str], files: bool) -> None:
     """They write none if Spark is to encrypt its own files, and map none if it limits their
     memory."""
-    context: Any = SimpleNamespace(master=master, defaultParallelism=8, getConf=lambda: conf)
+    context: Any = SimpleNamespace(getConf=lambda: conf)
     limits = attach._limits_of(context, Limits())
-    assert (limits.readers, limits.executors) == (8, executors)
     assert limits.files is files
     assert limits.merges is (files and "spark.executor.pyspark.memory" not in conf)
 

@@ -68,13 +68,14 @@ def asked_for(whole: Manifest, limits: Limits) -> list[int]:
 
 def group_of(whole: Manifest, limits: Limits) -> int:
     """Return the number of subpartitions in the first group."""
-    stored_bytes = int(whole.sizes.sum())
-    bytes_max = group_bytes(len(whole.sources), whole.count, stored_bytes, limits)
+    bytes_max = group_bytes(len(whole.sources), limits)
     return len(next(cut(np.cumsum(whole.sizes), range(whole.count), bytes_max)))
 
 
-def deployment(whole: Manifest, first: int, count: int = 1) -> InputGateDeployment:
-    return InputGateDeployment(whole, pa.schema([]), first, count, 1)
+def deployment(
+    whole: Manifest, first: int, count: int = 1, executors: int = 1
+) -> InputGateDeployment:
+    return InputGateDeployment(whole, pa.schema([]), first, count, 1, executors=executors)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +93,28 @@ def test_neighbours_come_along_where_they_are_wanted(
 ) -> None:
     """A neighbour is read along only while that costs less than the requests that it saves; many
     parallel readers make it cost more."""
-    group = group_of(manifest(1_000, slice_bytes), Limits(executors=executors))
-    assert joins is (group > 1)
+    gate = deployment(manifest(1_000, slice_bytes), 0, executors=executors)
+    assert {joins} == {piece.shared for piece in plan(gate, Limits())}
+
+
+def test_small_neighbours_of_large_ones_come_along() -> None:
+    """One hot subpartition does not keep the readers of small ones from sharing their requests."""
+    whole = skewed(1_000, range(500, 501), 100_000, objects=8)
+    for at in (0, 700):
+        assert all(piece.shared for piece in plan(deployment(whole, at, executors=8), Limits()))
+    hot = deployment(whole, 500, executors=8)
+    assert not any(piece.shared for piece in plan(hot, Limits()))
+
+
+def test_an_object_with_most_rows_is_cut_into_fewer_neighbours() -> None:
+    """If one object has far more rows than the others, its windows are narrower, and still serve
+    many readers."""
+    whole = manifest(400, 1_000, objects=8)
+    sizes = np.full(400, 100_000)
+    large = replace(whole.sources[0], starts=8 + np.cumsum(sizes) - sizes, sizes=sizes)
+    asked = asked_for(replace(whole, sources=(large, *whole.sources[1:])), Limits())
+    assert sum(asked) == 400 * 107_000
+    assert len(asked) < 30
 
 
 def test_a_group_fits_half_the_cache() -> None:
@@ -210,11 +231,10 @@ def test_two_groups_of_many_objects_fit_the_cache() -> None:
 def test_a_reader_of_whole_groups_reads_no_neighbours() -> None:
     """Its windows begin and end with the subpartitions that it wants."""
     whole = manifest(100, 200_000)
-    windows = {
-        (p.source.name, p.window) for p in plan(deployment(whole, 7, 50), Limits(executors=2))
-    }
+    gate = deployment(whole, 7, 50, executors=2)
+    windows = {(p.source.name, p.window) for p in plan(gate, Limits())}
     assert sum(window.length for _, window in windows) == 2 * 50 * 200_000
-    assert [] == list(read_on(deployment(whole, 7, 50), Limits(executors=2)))
+    assert [] == list(read_on(gate, Limits()))
 
 
 def test_windows_leave_room_for_all_requests() -> None:

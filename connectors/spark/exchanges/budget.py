@@ -9,6 +9,7 @@ from math import inf
 
 from ....control.errors import Invalid
 from ....control.units import read_bytes
+from ....storage.reading.ways import puts
 from ....storage.stores.costs import StoreCosts
 from ..report import JobReport
 
@@ -100,6 +101,22 @@ class Budget:
     @property
     def is_limited(self) -> bool:
         return (self.exchange, self.job) != (NO_LIMIT, NO_LIMIT)
+
+    def writing(self, objects: int, stored_bytes: int) -> Cost:
+        """Return the cost of storing so many bytes in objects."""
+        sent = puts(objects, stored_bytes)
+        return Cost(self.costs.usd(sent, 0, stored_bytes), sent, stored_bytes)
+
+    def check_least(self, label: str, spent: Cost, objects: int, stored_bytes: float) -> None:
+        """Check what an exchange of about so many bytes costs at least: if all rows are of one
+        subpartition, readers send one request for each object.
+
+        Raises:
+            Invalid: a limit would be exceeded, and the exchange is not to run then.
+        """
+        reading = Cost(self.costs.usd(0, objects, 0, stored_bytes), objects)
+        cost = self.writing(objects, int(stored_bytes)) + reading
+        self.check(label, cost, spent + cost)
 
     def check(self, label: str, cost: Cost, job_cost: Cost) -> None:
         """Check the predicted cost of an exchange, and that of its job with it.

@@ -7,73 +7,84 @@ the combined one may be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 
-from ....control.contract import ShuffleDescriptor
 from ....control.errors import Corrupt
+from ....control.events.types import SegmentSummary
 from ....control.model.state import ResultState
 from ....storage.format.manifest import announced_segments
+from ....storage.format.segment import Longs, SegmentIndex
 from ....storage.limits import Limits
-from ....storage.reading.ways import ExchangeSize, Way
+from ....storage.reading.ways import ExchangeSize, Readers, Slices, Way, shares_of
 from ..tasks.exchange_tasks import Part
 from .rerun import MapStage
 
 
-def exchange_size(
-    descriptor: ShuffleDescriptor, state: ResultState, together_bytes: int
-) -> ExchangeSize:
-    """Return the size of a result whose tasks read neighbours together up to so many bytes; 0 if
-    each reads one subpartition."""
-    segments = [segment for _, segment in announced_segments(state, range(descriptor.partitions))]
+def exchange_size(state: ResultState, readers_of: Callable[[Longs], Readers]) -> ExchangeSize:
+    """Return the size of a complete result. Objects whose index is not in an event count as the
+    others. `readers_of` gives the tasks that will read subpartitions of such bytes."""
+    partitions, subpartitions = state.registered.partitions, state.registered.subpartitions
+    segments = [segment for _, segment in announced_segments(state, range(partitions))]
+    indexes = (_index_of(segment, subpartitions) for segment in segments)
+    known = ((index.rows, index.sizes) for index in indexes if index is not None)
+    slices = Slices.of(known, subpartitions)
     stored_bytes = sum(segment.size_bytes for segment in segments)
-    return ExchangeSize(
-        descriptor.partitions,
-        len(segments),
-        descriptor.subpartitions,
-        sum(segment.rows for segment in segments),
-        stored_bytes,
-        _tasks(descriptor.subpartitions, stored_bytes, together_bytes),
-    )
-
-
-def estimated_size(
-    partitions: int, subpartitions: int, stored_bytes: float, together_bytes: int, limits: Limits
-) -> ExchangeSize:
-    """Return the size of a result that is not written yet, by an estimate of its bytes."""
-    size_bytes = int(stored_bytes)
-    objects = partitions
-    if not limits.merges:
-        objects = max(objects, ceil(size_bytes / limits.segment_bytes))
-    tasks = _tasks(subpartitions, size_bytes, together_bytes)
-    return ExchangeSize(partitions, objects, subpartitions, size_bytes, size_bytes, tasks)
-
-
-def _tasks(subpartitions: int, stored_bytes: int, together_bytes: int) -> int:
-    tasks = stored_bytes // together_bytes if together_bytes else subpartitions
-    return min(subpartitions, max(1, tasks))
+    if unindexed := sum(not segment.index for segment in segments):
+        if not slices.begun.any():
+            rows = sum(segment.rows for segment in segments)
+            slices = Slices.even(len(segments), subpartitions, rows, stored_bytes)
+        slices = slices.extended(len(segments), stored_bytes)
+    readers = readers_of(slices.sizes)
+    return ExchangeSize(partitions, len(segments), unindexed, stored_bytes, slices, readers)
 
 
 def combined_parts(
-    partition_bytes: Sequence[int], subpartitions: int, way: Way
+    state: ResultState, size: ExchangeSize, way: Way, limits: Limits
 ) -> tuple[Part, ...]:
-    """Return the part of an exchange that each task combines. Sets of partitions have about the
-    same bytes: there are fewer of them if a single partition has more."""
+    """Return the part of an exchange that each task combines. Parts of the same subpartitions have
+    about the same bytes: there are fewer of them if a single partition has more."""
+    first, tasks = shares_of(size.slices.sizes, size.partitions, way, limits)
+    return parts_over(first, tasks, _bytes_by_partition(state, size, first), size.subpartitions)
+
+
+def parts_over(
+    first: Longs, tasks: Longs, by_partition: Longs, subpartitions: int
+) -> tuple[Part, ...]:
+    """Return the parts of ranges of subpartitions. `by_partition` has the bytes of each range."""
+    ends = [*first[1:].tolist(), subpartitions]
     return tuple(
-        Part(neighbours, partitions)
-        for partitions in _cut_by_bytes(partition_bytes, way.bundles)
-        for neighbours in cut_evenly(subpartitions, way.ranges)
+        Part(range(begin, end), partitions)
+        for begin, end, count, sizes in zip(first.tolist(), ends, tasks, by_partition, strict=True)
+        for partitions in _cut_by_bytes(sizes, int(count))
     )
 
 
-def partition_bytes(state: ResultState) -> list[int]:
-    """Return the stored bytes of each partition of a complete result."""
-    produced = map(state.produced, range(state.registered.partitions))
-    return [sum(segment.size_bytes for segment in each.segments) for each in produced]
+def _bytes_by_partition(state: ResultState, size: ExchangeSize, first: Longs) -> Longs:
+    """Return the stored bytes of ranges of subpartitions by partition. Ranges begin with those of
+    `first`. In an object whose index is not in an event, each has its part of all bytes."""
+    range_bytes = np.add.reduceat(size.slices.sizes, first)
+    usual = range_bytes / max(1, int(range_bytes.sum()))
+    sizes = np.zeros((len(first), size.partitions), np.int64)
+    for attempt, segment in announced_segments(state, range(size.partitions)):
+        index = _index_of(segment, size.subpartitions)
+        sizes[:, attempt.partition.index] += (
+            (usual * segment.size_bytes).astype(np.int64)
+            if index is None
+            else np.add.reduceat(index.sizes, first)
+        )
+    return sizes
+
+
+def _index_of(segment: SegmentSummary, subpartitions: int) -> SegmentIndex | None:
+    """Return the index that an event has, None if it has none that is sound. Who places the result
+    states the object as lost then."""
+    with suppress(Corrupt):
+        return SegmentIndex.unpacked(segment.index, subpartitions) if segment.index else None
+    return None
 
 
 def check_combined(state: ResultState, copies: ResultState) -> None:
@@ -91,15 +102,10 @@ def _rows(state: ResultState) -> int:
     return sum(state.produced(number).rows for number in range(state.registered.partitions))
 
 
-def cut_evenly(count: int, pieces: int) -> list[range]:
-    """Cut the numbers below `count` into ranges of about the same length."""
-    return [range(count * at // pieces, count * (at + 1) // pieces) for at in range(pieces)]
-
-
-def _cut_by_bytes(sizes: Sequence[int], pieces: int) -> Iterator[range]:
+def _cut_by_bytes(sizes: Longs, pieces: int) -> Iterator[range]:
     """Cut neighbours into at most so many ranges, none of them empty, of about the same bytes."""
-    middles = np.cumsum(sizes, dtype=float) - np.array(sizes) / 2
-    of_each = np.minimum(middles * pieces // max(1, sum(sizes)), pieces - 1)
+    middles = np.cumsum(sizes, dtype=float) - sizes / 2
+    of_each = np.minimum(middles * pieces // max(1, int(sizes.sum())), pieces - 1)
     cuts = [0, *(np.flatnonzero(np.diff(of_each)) + 1).tolist(), len(sizes)]
     yield from map(range, cuts, cuts[1:])
 

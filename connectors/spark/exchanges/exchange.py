@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from math import inf
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -29,9 +31,11 @@ from ....control.ids import ResultId, again_name, combined_name
 from ....control.model.state import JobState, ResultState
 from ....storage.format.layout import Layout
 from ....storage.format.manifest_shards import store_manifest
-from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, choose, predict, puts
+from ....storage.format.segment import Longs
+from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Readers, choose, predict
 from ..jvm.catalyst import CatalystDoor, open_door
 from ..jvm.pages.query_page import QueryPage
+from ..jvm.scheduler import task_slots
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
 from ..tasks.combine_task import CombineTask, share
@@ -44,9 +48,7 @@ from .combining import (
     CombineStage,
     check_combined,
     combined_parts,
-    estimated_size,
     exchange_size,
-    partition_bytes,
 )
 from .job_context import JobContext, StoredExchange
 from .placing import placed_now
@@ -151,12 +153,13 @@ class Exchanger:
         label: str,
         result: ResultId,
         settings: TaskSettings,
-        together_bytes: int = 0,
+        firsts_of: Callable[[Longs], Longs] | None = None,
         estimate: Callable[[], float] = lambda: inf,
     ) -> StoredExchange:
         """Write all rows into `n` subpartitions, and wait until they may be read. A later `read`
         shows the schema `named`. The caller carries `settings` to the tasks; reruns of lost
-        partitions carry them too. A task will read neighbours together up to `together_bytes`.
+        partitions carry them too. `firsts_of` gives the first subpartition of each reading task,
+        by the bytes of all; without it each task reads one.
 
         Raises:
             Invalid: the exchange would exceed a limit of the budget. `estimate` gives its bytes as
@@ -180,21 +183,29 @@ class Exchanger:
         task = self._map_task(result, output)
         stage = transport.writes(task.write)
         if context.budget.is_limited and (estimate_bytes := estimate()) < _UNKNOWN_BYTES:
-            size = estimated_size(
-                stage.count, n, estimate_bytes, together_bytes, context.worker.limits
-            )
-            self._check(output.label, size, is_written=False)
+            context.budget.check_least(output.label, self._spent(), stage.count, estimate_bytes)
         descriptor, state = self._write(result, stage, output)
-        size = exchange_size(descriptor, state, together_bytes)
         try:
-            prediction = self._check(output.label, size, is_written=True)
+            size = exchange_size(state, partial(self._readers, firsts_of or _one_by_one))
+            prediction = self._check(output.label, size)
             self._state_way(result, prediction)
         except BaseException:
             self.drop(descriptor)
             raise
         if prediction.way == DIRECT:
-            return self._stored(descriptor, output)
+            return self._stored(descriptor, output, size.readers)
         return self._combined(descriptor, state, transport, output, size, prediction)
+
+    def _readers(self, firsts_of: Callable[[Longs], Longs], sizes: Longs) -> Readers:
+        """Return the tasks that will read subpartitions of these bytes, in the places that Spark
+        has now."""
+        slots, executors = task_slots(self.spark.sparkContext)
+        shares_files = self.job_context.worker.limits.files
+        return Readers(firsts_of(sizes), slots, executors if shares_files else slots)
+
+    def _spent(self) -> Cost:
+        context = self.job_context
+        return spent(job_report(context.master.state(context.worker.job)), context.budget.costs)
 
     def _state_way(self, result: ResultId, prediction: Prediction) -> None:
         """State the way of a result, and the costs of the tasks that read it next."""
@@ -204,26 +215,22 @@ class Exchanger:
         chosen = WayChosen(result, str(prediction.way), gets, round(took_s * 1000))
         self.job_context.master.announce(self.job_context.worker.job, chosen)
 
-    def _check(self, label: str, size: ExchangeSize, is_written: bool) -> Prediction:
-        """Choose the way of an exchange, and check its cost.
+    def _check(self, label: str, size: ExchangeSize) -> Prediction:
+        """Choose the way of an exchange that is written, and check its cost.
 
         Raises:
             Invalid: the exchange would exceed a limit.
         """
-        context = self.job_context
-        limits, budget = context.worker.limits, context.budget
-        if context.settings.combine:
+        limits, budget = self.job_context.worker.limits, self.job_context.budget
+        if self.job_context.settings.combine:
             prediction = choose(size, limits, budget.costs)
         else:
             prediction = predict(size, DIRECT, limits, budget.costs)
         if budget.is_limited:
-            report = job_report(context.master.state(context.worker.job))
-            before, sent = spent(report, budget.costs), puts(size.objects, size.stored_bytes)
-            writing = Cost(budget.costs.usd(sent, 0, size.stored_bytes), sent, size.stored_bytes)
+            writing = budget.writing(size.objects, size.stored_bytes)
             copied_bytes = 0 if prediction.way == DIRECT else size.stored_bytes
             reading = Cost(prediction.usd, prediction.requests, copied_bytes)
-            total = before + reading if is_written else before + writing + reading
-            budget.check(label, writing + reading, total)
+            budget.check(label, writing + reading, self._spent() + reading)
         return prediction
 
     def _map_task(self, result: ResultId, output: _Output) -> MapTask:
@@ -283,7 +290,8 @@ class Exchanger:
         """Return the exchange with its rows in fewer objects. If combining fails, its readers read
         the objects of the map stage."""
         name, context = combined_name(first.result), self.spark.sparkContext
-        parts = combined_parts(partition_bytes(state), size.subpartitions, prediction.way)
+        limits, costs = self.job_context.worker.limits, self.job_context.budget.costs
+        parts = combined_parts(state, size, prediction.way, limits)
         again = count(1)
         label = f"{prediction.way}: {output.label}"[:_LABEL_CHARS]
         copy = replace(output, label=label, ordered=False)
@@ -310,7 +318,8 @@ class Exchanger:
             descriptor, copies = self._write(name, stage, copy)
             try:
                 check_combined(state, copies)
-                self._state_way(name, replace(prediction, way=DIRECT))
+                combined = exchange_size(copies, lambda _: size.readers)
+                self._state_way(name, predict(combined, DIRECT, limits, costs))
             except BaseException:
                 self.drop(descriptor)
                 raise
@@ -319,14 +328,13 @@ class Exchanger:
             raise
         except Exception as exc:  # Spark may raise anything
             _LOG.warning("result %s is read as its map stage wrote it: %s", first.result, exc)
-            limits, costs = self.job_context.worker.limits, self.job_context.budget.costs
             self._state_way(first.result, predict(size, DIRECT, limits, costs))
-            return self._stored(first, output)
+            return self._stored(first, output, size.readers)
         except BaseException:
             self.drop(first)
             raise
         self.drop(first)
-        return self._stored(descriptor, copy)
+        return self._stored(descriptor, copy, size.readers)
 
     def drop(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result that nobody will read. Errors are suppressed: the caller raises the
@@ -348,7 +356,8 @@ class Exchanger:
         transport = StoredReader(self.spark, self.door, rows)
         size = registered.partitions, registered.subpartitions
         descriptor = ShuffleDescriptor(job, result, *size, self.job_context.epoch)
-        written = self._located(descriptor, transport.schema, ordered=False)
+        executors = self._readers(_one_by_one, np.zeros(size[1], np.int64)).executors
+        written = self._located(descriptor, transport.schema, False, executors)
         frame = transport.reads(written.read, self.job_context)
         self._note(frame, written)
         return frame, written
@@ -385,26 +394,33 @@ class Exchanger:
                 f"within {worker.wait_s:g} s"
             ) from exc
 
-    def _stored(self, descriptor: ShuffleDescriptor, output: _Output) -> StoredExchange:
+    def _stored(
+        self, descriptor: ShuffleDescriptor, output: _Output, readers: Readers
+    ) -> StoredExchange:
         """Return a result that was just written with the task that reads it. Drop it if that is not
         possible."""
         try:
-            return self._located(descriptor, output.rows, output.ordered)
+            return self._located(descriptor, output.rows, output.ordered, readers.executors)
         except BaseException:
             self.drop(descriptor)
             raise
 
     def _located(
-        self, descriptor: ShuffleDescriptor, schema: pa.Schema, ordered: bool
+        self, descriptor: ShuffleDescriptor, schema: pa.Schema, ordered: bool, executors: int
     ) -> StoredExchange:
         """Return a complete result with the task that reads it."""
         worker, store = self.job_context.worker, self.job_context.store
         placed, completions = placed_now(self.job_context, descriptor)
         layout = Layout(worker.root, descriptor.job)
         shipped = store_manifest(store, layout, placed, completions)
-        read = ReadTask(worker, shipped, schema)
+        read = ReadTask(worker, shipped, schema, executors=executors)
         largest = placed.largest(descriptor.partitions)
         return StoredExchange(descriptor, read, ordered, *placed.totals(), largest)
+
+
+def _one_by_one(sizes: Longs) -> Longs:
+    """Return the first subpartitions of tasks that read one each."""
+    return np.arange(len(sizes))
 
 
 def description(result: ResultId, label: str) -> str:

@@ -113,6 +113,16 @@ def running_tasks(context: SparkContext, stages: Collection[int]) -> int:
     return sum(tasks.runningTasks() for tasks in _tasks_of(context, stages))
 
 
+def task_slots(context: SparkContext) -> tuple[int, int]:
+    """Return the number of tasks that the present executors run side by side, and the number of
+    these executors. With dynamic allocation both change."""
+    jvm_context = context._jsc.sc()
+    profile = jvm_context.resourceProfileManager().defaultResourceProfile()
+    slots = max(1, int(jvm_context.maxNumConcurrentTasks(profile)))
+    executors = 1 if jvm_context.isLocal() else int(jvm_context.getExecutorIds().size())
+    return slots, min(slots, max(1, executors))
+
+
 def _tasks_of(context: SparkContext, stages: Collection[int]) -> Iterator[Any]:
     """Yield Spark's managers of the tasks of these stages. Each pool of FAIR scheduling has a queue
     of its own."""

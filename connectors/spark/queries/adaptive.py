@@ -93,6 +93,13 @@ def parts_of(
     return list(zip(*tasks, strict=True))
 
 
+def task_firsts(adapting: AdaptiveSettings, sizes: Longs) -> Longs:
+    """Return the first subpartition of each task that reads an exchange which no other one is read
+    beside. What is skewed is not cut."""
+    (parts,) = parts_of([sizes], adapting, [{}])
+    return np.array([part.subpartitions.start for part in parts] or range(len(sizes)), np.int64)
+
+
 def check_parts(
     parts: Sequence[Sequence[Part]], subpartitions: int, partitions: Sequence[int]
 ) -> None:

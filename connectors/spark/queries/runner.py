@@ -29,7 +29,7 @@ from ..tasks.exchange_tasks import ReaderTask, ReadTask
 from ..tasks.grouped.group_task import GroupTask
 from ..tasks.partial_aggregates import MergeTask, may_gain
 from ..types import check
-from .adaptive import check_parts, parts_of, skew_cuts
+from .adaptive import check_parts, parts_of, skew_cuts, task_firsts
 from .exchange_finder import made_of_one, may_cut
 from .exchange_nodes import KINDS, ROUND_ROBIN, Group, Mark, Plan, Shuffle, refused, through
 from .planner import Planner, Query
@@ -278,7 +278,6 @@ class QueryRunner:
             counted = any(refused(shuffle.inputs))
             with accounted(self._exchanger.spark.sparkContext) if counted else nullcontext():
                 alone = node.wanted or not self._plans.adapting.coalesce
-                together_bytes = 0 if alone else self._plans.adapting.target_bytes
                 written = self._exchanger.write(
                     transport,
                     node.rows,
@@ -286,7 +285,7 @@ class QueryRunner:
                     label,
                     result,
                     self._plans.settings,
-                    together_bytes,
+                    None if alone else partial(task_firsts, self._plans.adapting),
                     partial(self._plans.likely_bytes, shuffle),
                 )
         took_s = SYSTEM_CLOCK.monotonic_s() - begun_s

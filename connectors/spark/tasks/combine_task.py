@@ -34,22 +34,26 @@ class Share:
     subpartitions: range
     segments: tuple[AnnouncedSegment, ...]
     """The segments that have these subpartitions, among others."""
+    sizes: tuple[int, ...]
+    """The bytes of these subpartitions in each segment, as far as the driver knows them."""
 
 
 def share(part: Part, state: ResultState) -> Share:
     """Return the rows of a part, as the log says where they are. An index in the log is cut to the
     part, because every task gets its own."""
     partitions = range(state.registered.partitions) if part.partitions is None else part.partitions
-    segments = (
-        (attempt, _cut(segment, part.subpartitions, state.registered.subpartitions))
+    cuts = (
+        (attempt, *_cut(segment, part.subpartitions, state.registered.subpartitions))
         for attempt, segment in announced_segments(state, partitions)
     )
-    return Share(part.subpartitions, tuple(each for each in segments if each[1].rows))
+    filled = [each for each in cuts if each[1].rows]
+    segments = tuple((attempt, segment) for attempt, segment, _ in filled)
+    return Share(part.subpartitions, segments, tuple(size_bytes for *_, size_bytes in filled))
 
 
-def _cut(segment: SegmentSummary, wanted: range, subpartitions: int) -> SegmentSummary:
+def _cut(segment: SegmentSummary, wanted: range, subpartitions: int) -> tuple[SegmentSummary, int]:
     if not segment.index:
-        return segment
+        return segment, segment.size_bytes * len(wanted) // subpartitions
     index = SegmentIndex.unpacked(segment.index, subpartitions)
     outside = np.ones(subpartitions, np.bool_)
     outside[wanted.start : wanted.stop] = False
@@ -57,7 +61,8 @@ def _cut(segment: SegmentSummary, wanted: range, subpartitions: int) -> SegmentS
     for each in (index.rows, index.sizes, index.checksums):
         each[outside] = 0
     cut = SegmentIndex(start, index.rows, index.sizes, index.checksums)
-    return replace(segment, rows=int(index.rows.sum()), index=cut.packed())
+    packed = replace(segment, rows=int(index.rows.sum()), index=cut.packed())
+    return packed, int(index.sizes.sum())
 
 
 def share_reader(
@@ -71,29 +76,26 @@ def share_reader(
     """Return the reader of a share's rows, for a task. With a limit of bytes it reads some
     partitions before the others: of these, the share has about so many bytes."""
     first, count = share.subpartitions.start, len(share.subpartitions)
-    part_bytes = None if bytes_max is None else bytes_max * source.subpartitions // count
     return shuffle.create_stretch_reader(
         InputGateDeployment(
             shuffle.manifest_of_segments(source, segments, task), schema, first, count, task
         )
-        for segments in _by_partitions(share.segments, part_bytes)
+        for segments in _by_partitions(share, bytes_max)
     )
 
 
-def _by_partitions(
-    segments: tuple[AnnouncedSegment, ...], bytes_max: int | None
-) -> Iterator[tuple[AnnouncedSegment, ...]]:
+def _by_partitions(share: Share, bytes_max: int | None) -> Iterator[tuple[AnnouncedSegment, ...]]:
     """Cut segments where another partition begins, into parts of at most so many bytes."""
     part: list[AnnouncedSegment] = []
     part_bytes = 0
-    for _, group in groupby(segments, lambda each: each[0].partition):
-        partition = tuple(group)
-        partition_bytes = sum(segment.size_bytes for _, segment in partition)
-        if part and bytes_max is not None and part_bytes + partition_bytes > bytes_max:
+    sized = zip(share.segments, share.sizes, strict=True)
+    for _, group in groupby(sized, lambda each: each[0][0].partition):
+        segments, sizes = zip(*group, strict=True)
+        if part and bytes_max is not None and part_bytes + sum(sizes) > bytes_max:
             yield tuple(part)
             part, part_bytes = [], 0
-        part += partition
-        part_bytes += partition_bytes
+        part += segments
+        part_bytes += sum(sizes)
     yield tuple(part)
 
 

@@ -177,6 +177,8 @@ class ReadTask(ReaderTask):
     """The columns of the rows."""
     parts: tuple[Part, ...] = ()
     """The part that each task reads; empty when task i reads subpartition i."""
+    executors: int = 1
+    """The number of executors that run the tasks, or of task slots if these share nothing."""
 
     @property
     def count(self) -> int:
@@ -192,7 +194,9 @@ class ReadTask(ReaderTask):
             manifest = shuffle.manifest_of(self.manifest, left.start, consumer)
             count = min(len(left), manifest.first + manifest.count - left.start)
             selected = manifest if part.partitions is None else manifest.of(part.partitions)
-            deployment = InputGateDeployment(selected, self.schema, left.start, count, consumer)
+            deployment = InputGateDeployment(
+                selected, self.schema, left.start, count, consumer, executors=self.executors
+            )
             gate = shuffle.create_input_gate(deployment)
             for batch in gate:
                 meter.add(*gate.take_volume())
