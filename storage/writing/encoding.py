@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..format.segment import (
 )
 
 BATCH_BYTES = 4 << 20
+ROOM_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,26 @@ def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int
 def in_order(subpartitions: npt.NDArray[np.integer[Any]]) -> bool:
     """Return True if rows of these subpartitions are ordered by subpartition."""
     return bool(np.all(subpartitions[1:] >= subpartitions[:-1]))
+
+
+def pieces(runs: list[Run], segment_bytes: int) -> Iterator[list[Run]]:
+    """Yield the runs of neighbouring subpartitions that are encoded together: all of them, unless
+    they would ask for far more room than the rows take. Each of many columns takes some room for
+    each subpartition, however few rows it has."""
+    rows: Longs = np.sum([run.rows for run in runs], axis=0)
+    filled = np.flatnonzero(rows)
+    room_bytes = _bytes_max(runs, runs[0].batch.schema, len(filled))
+    count = min(len(filled), -(-room_bytes // max(ROOM_BYTES, 4 * segment_bytes)))
+    firsts = [0, *(int(filled[len(filled) * at // count]) for at in range(1, count)), len(rows)]
+    for first, end in pairwise(firsts):
+        yield [part for run in runs if (part := _part(run, first, end)).batch.num_rows]
+
+
+def _part(run: Run, first: int, end: int) -> Run:
+    """Return the rows of neighbouring subpartitions, without copying them."""
+    rows = np.zeros_like(run.rows)
+    rows[first:end] = run.rows[first:end]
+    return Run(run.batch.slice(int(run.rows[:first].sum()), int(rows.sum())), rows)
 
 
 def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:

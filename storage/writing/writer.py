@@ -22,7 +22,7 @@ from ...control.events.types import AttemptFailed, AttemptStarted, Produced, Seg
 from ..contract import SEGMENT_BYTES_MAX, ResultPartitionDeployment
 from ..format.segment import Longs, checksum, inline_bytes, signed
 from ..runtime import JobClients
-from .encoding import BATCH_BYTES, Run, Segment, encode, in_order, sort
+from .encoding import BATCH_BYTES, Run, Segment, encode, in_order, pieces, sort
 from .fingerprint import Fingerprint
 from .spill import Spill
 
@@ -147,9 +147,17 @@ class SegmentWriter:
         self._sort()
         if not self._runs:
             return
-        segment = encode(self._runs, it.codec, it.attempt)
+        *first, last = pieces(self._runs, self._clients.limits.segment_bytes)
         self._runs.clear()
         self._held_bytes = 0
+        for runs in first:
+            self._end(encode(runs, it.codec, it.attempt))
+        if is_last and self._spill is not None and self._spill.is_empty:
+            self._spill = None  # a partition of one segment needs no file
+        self._end(encode(last, it.codec, it.attempt), is_last)
+
+    def _end(self, segment: Segment, is_last: bool = False) -> None:
+        """Let a segment wait, or store it."""
         self._content.update(segment.index.rows.tobytes())
         self._content.update(segment.index.checksums.tobytes())
         if self._spill is not None and not self._spill.fits(segment.index):
@@ -160,8 +168,6 @@ class SegmentWriter:
             self._store(segment, is_last)
 
     def _flush_last(self) -> None:
-        if self._spill is not None and self._spill.is_empty:
-            self._spill = None  # a partition of one segment needs no file
         self._flush(is_last=True)
         self._store_held(rows_wait=False)
 

@@ -132,6 +132,36 @@ def test_objects_are_merged_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert merges == [[], [], []]
 
 
+@pytest.mark.parametrize("files", [True, False])
+def test_many_columns_do_not_ask_for_more_room(
+    files: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many columns of many subpartitions are encoded in pieces: each column of a slice takes some
+    room, however few rows there are. The pieces become one object where they can wait."""
+    asked, allocate = list[int](), pa.allocate_buffer
+
+    def noting(size: int) -> pa.Buffer:
+        asked.append(size)
+        return allocate(size)
+
+    monkeypatch.setattr(pa, "allocate_buffer", noting)
+    monkeypatch.setattr(encoding, "ROOM_BYTES", 8 << 20)
+    values = pa.array(np.arange(2_000))
+    rows = pa.record_batch([values] * 50, names=[f"c{at}" for at in range(50)])
+    targets = np.arange(2_000) * 7 % 1_000
+    given = Part(rows, targets, ())
+    with exchange(rows.schema, [given], 1_000, "lz4", replace(LIMITS, files=files)) as written:
+        assert len(asked) > 3
+        assert max(asked) <= 10 << 20
+        assert (len(written.state.produced(0).segments) == 1) is files
+        read = written.read(0, 1_000)
+        assert (
+            read.column(49)
+            .combine_chunks()
+            .equals(values.take(pa.array(np.argsort(targets, kind="stable"))))
+        )
+
+
 @pytest.mark.parametrize("even", [True, False])
 def test_footers_and_indexes_do_not_grow_without_end(
     even: bool, monkeypatch: pytest.MonkeyPatch
