@@ -135,7 +135,8 @@ class JobReport(Shown):
     def price_usd(self) -> float:
         return _COSTS.usd(self.puts, self.gets)
 
-    def table(self) -> Table:
+    def summary(self) -> str:
+        """Return the sums in one line."""
         forgotten, throttled = self.forgotten.results, self.throttled_puts + self.throttled_gets
         totals = (
             numbered(len(self.results) + forgotten, "exchange"),
@@ -145,12 +146,15 @@ class JobReport(Shown):
             f"{decimal(self.stored_bytes)} stored, {decimal(self.read_bytes)} read",
             f"${self.price_usd:,.4f}",
         )
+        return ", ".join(filter(None, totals))
+
+    def table(self) -> Table:
         native = (
             f"{numbered(count, 'shuffle')} ran in Spark: {reason}"
             for reason, count in self.native.items()
         )
         heads = (
-            f"job {self.job}: {', '.join(filter(None, totals))}",
+            f"job {self.job}: {self.summary()}",
             *native,
             *map(_held, self.holds),
         )

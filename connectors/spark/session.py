@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from ...control.errors import Invalid, OutcomeUnknown, Retryable
 from ...control.ids import JobId, ResultId
+from ...control.kafka.settings import KafkaSettings
 from . import explain
 from .exchanges.exchange import Exchanger
 from .exchanges.job_context import StoredExchange
@@ -25,7 +26,7 @@ from .operations import Attempts, Operations
 from .queries.session_queries import SessionQueries
 from .report import Hold, JobReport, Results, job_report
 from .services import JobServices
-from .tables import Explanation
+from .tables import Explanation, numbered
 from .warm_up import WarmUp
 
 P = ParamSpec("P")
@@ -186,6 +187,17 @@ class Headgate:
         """Return the rows, bytes, requests and price of the job's exchanges, as the log states
         them, the shuffles that Spark ran itself, and what keeps Spark from releasing executors."""
         return self._report(self._queries.left_to_spark(), self._queries.holds())
+
+    def last_words(self) -> str:
+        """Return in one line what the job has exchanged, and the command that shows more of it."""
+        report, kafka = self.report(), self._exchanger.job_context.worker.kafka
+        more = "no more is kept without spark.headgate.broker and spark.headgate.store"
+        if not kafka.embedded:
+            more = f"for more: headgate report --job {self.job} --broker {kafka.bootstrap}"
+            if kafka.topic_prefix != KafkaSettings("").topic_prefix:
+                more += f" --prefix {kafka.topic_prefix}"
+        native = f", {numbered(sum(report.native.values()), 'shuffle')} in Spark"
+        return f"job {self.job}: {report.summary()}{native}; {more}"
 
     def release(self, df: DataFrame) -> None:
         """Delete the stored rows of a DataFrame that `repartition`, `read` or `offload` returned.

@@ -25,6 +25,7 @@ from .tasks.warm_up_task import WarmUpTask
 
 _LOG = logging.getLogger("headgate")
 _ROWS = StructType([StructField("k", LongType())])
+_PATIENCE_S = 3.0
 _CLOSE_S = 5.0
 
 
@@ -41,8 +42,10 @@ class WarmUp:
         self._thread.start()
 
     def close(self) -> None:
-        """End the job, and wait a limited time until it has ended."""
+        """Wait a limited time until the job has ended. It is ended by force only after a while:
+        Spark would log a warning for each of its tasks."""
         self._closed.set()
+        self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
             end_jobs(self._context, self._tag)
             self._thread.join(_CLOSE_S)

@@ -22,7 +22,7 @@ def main() -> None:
     as_module = sys.argv[1] == _MODULE
     sys.argv = sys.argv[2:] if as_module else sys.argv[1:]
     application = sys.argv[0]
-    install(by_default=True)
+    install(by_default=True, tells=True)
     module = sys.modules[_MAIN] = ModuleType(_MAIN)
     vars(module)["__builtins__"] = sys.modules["builtins"]
     try:

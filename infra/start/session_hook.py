@@ -49,14 +49,19 @@ _sessions: Counter[str] = Counter()
 """The number of sessions of each application of Spark that were attached here so far."""
 _forgotten: SimpleQueue[str] = SimpleQueue()
 """The guests whose sessions nobody has any more."""
+_tells: set[bool] = set()
+"""Not empty if a line is printed about each job that ends."""
 _installed: set[bool] = set()
 """The arguments of `install` so far."""
 
 
-def install(by_default: bool) -> None:
+def install(by_default: bool, tells: bool = False) -> None:
     """Attach the sessions that this process makes from now on: those whose configuration has
-    `spark.headgate.enabled=true`, and with `by_default` also those that do not say `false`."""
+    `spark.headgate.enabled=true`, and with `by_default` also those that do not say `false`. With
+    `tells`, print a line about each job that ends."""
     is_first = not _installed
+    if tells:
+        _tells.add(True)
     _installed.add(by_default)
     if not is_first:
         return
@@ -297,13 +302,23 @@ def _close(name: str) -> None:
         return
     with _lock:
         entry = _attached.pop(name, None)
-        _hosts.pop(name, None)
+        is_guest = _hosts.pop(name, None) is not None
     if entry is not None:
         _, headgate = entry
+        words = _last_words(headgate) if _tells and not is_guest else ""
         try:
             headgate.__exit__(None, None, None)
         except Exception as exc:
             _LOG.error("job %s was not closed: %s", headgate.job, exc)
+        if words:
+            print(f"headgate: {words}", file=sys.stderr)
+
+
+def _last_words(headgate: Headgate) -> str:
+    try:
+        return headgate.last_words()
+    except Exception as exc:  # the session may have ended by an error
+        return f"job {headgate.job}: its report is not there: {exc}"
 
 
 def _name_of(spark: SparkSession) -> str:

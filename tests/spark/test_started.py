@@ -106,6 +106,14 @@ def test_an_application_runs_here(place: Place, job: str) -> None:
     shown = re.findall(r"^\S+ \S+ INFO event=(\w+) job=(\S+) ", err, re.MULTILINE)
     assert {"JobAccepted", "ResultComplete", "Deleted"} <= {kind for kind, _ in shown}
     assert {job} == {name for _, name in shown}
+    lines = re.findall(r"^headgate: job .*$", err, re.MULTILINE)
+    assert 2 == len(lines)
+    pattern = (
+        rf"headgate: job {job}: \d exchanges?, .*, 0 shuffles in Spark; for more: headgate (.*)"
+    )
+    (more,) = {match[1] for line in lines if (match := re.fullmatch(pattern, line))}
+    done = subprocess.run([sys.executable, "-m", "headgate", *more.split()], check=False)
+    assert 0 == done.returncode
     assert_closed(place, job, 2, 1)
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import socket
 import struct
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +21,7 @@ from headgate.connectors.spark.exchanges.exchange import check_rows
 from headgate.connectors.spark.jvm.task_settings import hiding
 from headgate.connectors.spark.tasks import worker
 from headgate.connectors.spark.tasks.exchange_tasks import ReaderTask
-from headgate.connectors.spark.tasks.frames import Frames, RunFrames
+from headgate.connectors.spark.tasks.frames import Frames, RunFrames, Volume, Volumes
 from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.model.persistent import PersistentMap
@@ -144,3 +148,37 @@ def test_what_spark_hides_is_hidden() -> None:
     assert "*********(redacted) *********(redacted)" == hide("a1 b2", redaction="a.", sql="b.")
     for java in ("[a-z&&[^a]]", "[[a]b]", "(?<x>a)"):
         assert "*********(redacted)" == hide("anything", sql=java)
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+@pytest.mark.parametrize("leaves", ["before", "meanwhile", "afterwards"])
+def test_a_jvm_that_has_left_makes_no_noise(leaves: str, tcp: bool) -> None:
+    """PySpark's daemon flushes the stream of each task again at its end, and prints a traceback if
+    that fails. It does not fail when the JVM has left."""
+    ours, theirs = connected() if tcp else socket.socketpair()
+    with ours, os.fdopen(os.dup(ours.fileno()), "wb", 1 << 16) as stream:
+
+        def volumes() -> Iterator[Volume]:
+            yield from [Volume(1, 2)] * (100 if leaves == "meanwhile" else 1)
+            if leaves == "meanwhile":
+                theirs.close()
+                yield from [Volume(1, 2)] * 100_000
+
+        if leaves == "before":
+            theirs.close()
+        with suppress(ConnectionError):
+            Volumes().dump_stream(volumes(), stream)
+        if leaves == "afterwards":
+            assert theirs.recv(1 << 16)
+            theirs.close()
+            with suppress(ConnectionError):
+                Volumes().dump_stream([], stream)
+        for _ in range(3):
+            stream.write(bytes(9))
+            stream.flush()
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        return server.accept()[0], theirs

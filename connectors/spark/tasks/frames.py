@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,14 +97,42 @@ class RunFrames(Frames):
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-class Volumes(NoOpSerializer):
+class _ToTheJvm(NoOpSerializer):
+    """Writes what a task gives to the JVM, which may have ended the task before: it has rows enough
+    for a limit, or somebody has ended its job. What is still to be written then goes nowhere, as
+    PySpark's daemon would print a traceback of it for each such task."""
+
+    def dump_stream(self, iterator: Iterable[Any], stream: Any) -> None:
+        try:
+            super().dump_stream(iterator, stream)  # type: ignore[no-untyped-call]
+            stream.flush()
+        except ConnectionError:
+            _lead_nowhere(stream)
+            raise
+        if _is_left(stream):
+            _lead_nowhere(stream)
+
+
+def _is_left(stream: Any) -> bool:
+    """Return True if nobody reads a stream any more."""
+    ends = select.poll()
+    ends.register(stream, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+    return bool(ends.poll(0))
+
+
+def _lead_nowhere(stream: Any) -> None:
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+class Volumes(_ToTheJvm):
     """Writes volumes, so that the JVM can pass them on without Python."""
 
     def dumps(self, obj: Volume) -> bytes:
         return VOLUME.pack(*obj)
 
 
-class VolumeFrames(NoOpSerializer):
+class VolumeFrames(_ToTheJvm):
     """Writes messages, each with the volume behind it that was read for it. The JVM's loader reads
     the message and no further."""
 
