@@ -60,6 +60,11 @@ class MasterSettings:
         return replace(self, snapshot_ms=min(self.snapshot_ms, retention_ms // 4))
 
 
+def beat_ms(lease_ms: int, pace: Pace = PACE) -> float:
+    """Return the time between two heartbeats of a driver with this lease."""
+    return min(lease_ms / 3, 1000 * pace.refresh_s)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionDescriptor:
     """A result that is about to be produced, with all of its partitions.

@@ -77,10 +77,10 @@ class FailedSweep:
 
 
 def sweep_all(
-    log: EventLog, storage: PartitionStorage, jobs: Iterable[Neglected], store: str
+    log: EventLog, storage: PartitionStorage, jobs: Iterable[Neglected], store: str, by: str
 ) -> Iterator[Swept | FailedSweep]:
-    """Sweep neglected jobs one after the other; `store` is the address of the storage. A job that
-    cannot be swept is named with the reason, and the next one is swept."""
+    """Sweep neglected jobs one after the other, in the name of `by`; `store` is the address of the
+    storage. A job that cannot be swept is named with the reason, and the next one is swept."""
     deaf: dict[int, JobId] = {}
     """The partitions whose session masters did not answer, each with the job that has waited."""
     for neglected in jobs:
@@ -93,7 +93,7 @@ def sweep_all(
             yield FailedSweep(job, why, failed=True)
         else:
             try:
-                yield sweep(log, storage, neglected, MasterSettings(mode=neglected.mode))
+                yield sweep(log, storage, neglected, MasterSettings(mode=neglected.mode), by)
             except Exception as exc:
                 if not isinstance(exc, HeadgateError):
                     _LOG.exception("the sweep of job %s has failed", job)
@@ -103,7 +103,11 @@ def sweep_all(
 
 
 def sweep(
-    log: EventLog, storage: PartitionStorage, neglected: Neglected, settings: MasterSettings
+    log: EventLog,
+    storage: PartitionStorage,
+    neglected: Neglected,
+    settings: MasterSettings,
+    by: str = "sweep",
 ) -> Swept:
     """End a neglected job, and wait until every object that was ordered to go is gone.
 
@@ -115,7 +119,7 @@ def sweep(
     if is_over(before):
         gone = forget(log, neglected.job, deadline)
         return Swept(neglected.job, forgotten=gone, came_back=not gone)
-    announcer = Announcer(neglected.job, f"sweep {os.urandom(4).hex()}")
+    announcer = Announcer(neglected.job, f"{by} {os.urandom(4).hex()}")
     if before.closed is None and not end_lease(log, announcer, neglected, deadline):
         return Swept(neglected.job, neglected.silent_ms, came_back=True)
     loop = JobMasterThread(_SweepContext(neglected.job), log, storage, settings, announcer)

@@ -6,16 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ..contract import PER_JOB
+from ..contract import PER_JOB, beat_ms
 from ..events.types import JobRegistered
 from ..ids import JobId
 from ..model.state import JobState, Reads, ResultState, Written
 from ..snapshots.schedule import is_left
 from .neglected import JobLog
 
+_BEATS_MISSING = 2
+
 
 class JobCondition(Enum):
     RUNNING = "running"
+    SILENT = "silent"
+    """Two heartbeats of the driver are missing, and its lease is not over."""
     NEGLECTED = "neglected"
     """The driver was silent for longer than its lease."""
     FAILED = "failed"
@@ -44,6 +48,14 @@ class ListedJob:
     @property
     def job(self) -> JobId:
         return self.state.job
+
+    @property
+    def lease_ends_ms(self) -> int:
+        """Return the time at which the lease of an open job ends if its driver stays silent; 0 if
+        it never ends."""
+        is_open = self.condition in (JobCondition.RUNNING, JobCondition.SILENT, JobCondition.FAILED)
+        lease_ms = self.registered.lease_ms if is_open else 0
+        return self.heard_ms + lease_ms if lease_ms else 0
 
     @property
     def exchanges(self) -> int:
@@ -86,7 +98,10 @@ def condition_of(state: JobState, registered: JobRegistered | None, silent_ms: i
         return JobCondition.ENDED if is_left(state) else JobCondition.ENDING
     if 0 < registered.lease_ms < silent_ms:
         return JobCondition.NEGLECTED
-    return JobCondition.RUNNING if state.failed is None else JobCondition.FAILED
+    if state.failed is not None:
+        return JobCondition.FAILED
+    missing = registered.lease_ms > 0 and _BEATS_MISSING * beat_ms(registered.lease_ms) < silent_ms
+    return JobCondition.SILENT if missing else JobCondition.RUNNING
 
 
 def phases(result: ResultState) -> list[str]:

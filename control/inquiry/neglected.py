@@ -53,8 +53,7 @@ class JobLog:
 
 
 def neglected(
-    records: Iterable[Recorded],
-    snapshots: Mapping[JobId, Snapshot],
+    jobs: Mapping[JobId, JobLog],
     beats: Mapping[JobId, int],
     now_ms: int,
     oldest: Callable[[JobId], int],
@@ -68,9 +67,8 @@ def neglected(
 
     A job whose log does not explain itself, or is of a newer version, is left alone, because such a
     log proves nothing.
-    `records` need not include the events that the snapshots have.
     """
-    for job, entry in follow_jobs(records, snapshots).items():
+    for job, entry in jobs.items():
         if entry.broken:
             continue
         if is_over(entry.replay.state) and entry.position > oldest(job):
@@ -107,19 +105,25 @@ def take(jobs: dict[JobId, JobLog], recorded: Recorded) -> JobLog:
     return entry
 
 
+def seen(entry: JobLog, beat_ms: int, now_ms: int) -> Neglected:
+    """Return what a registered job would be if somebody had to look after it now."""
+    replay, silent_ms = entry.replay, 0
+    assert replay.registered is not None, "somebody has registered the job"
+    if replay.state.closed is None:
+        silent_ms = now_ms - max(replay.heard_ms, beat_ms)
+    mode, store = replay.mode or PER_JOB, replay.registered.store
+    return Neglected(replay.state, mode, store, silent_ms, now_ms, entry.position)
+
+
 def _judged(entry: JobLog, beat_ms: int, now_ms: int) -> Neglected | None:
-    replay = entry.replay
-    state, registered = replay.state, replay.registered
+    state, registered = entry.replay.state, entry.replay.registered
     if registered is None:
         return None
-    mode, silent_ms = replay.mode or PER_JOB, 0
+    job = seen(entry, beat_ms, now_ms)
     if is_over(state):
-        matters = mode == PER_JOB
+        matters = job.mode == PER_JOB
     elif state.closed is not None:
         matters = not is_left(state) or bool(decide(state, Tick(now_ms)))
     else:
-        silent_ms = now_ms - max(replay.heard_ms, beat_ms)
-        matters = 0 < registered.lease_ms < silent_ms
-    if not matters:
-        return None
-    return Neglected(state, mode, registered.store, silent_ms, now_ms, entry.position)
+        matters = 0 < registered.lease_ms < job.silent_ms
+    return job if matters else None

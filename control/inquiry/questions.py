@@ -8,8 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ..errors import Invalid
 from ..ids import AttemptId, ResultId, original
 from ..model.state import JobState
+
+
+def check_named(state: JobState, result: ResultId, partition: int | None = None) -> None:
+    """Refuse the name of a result or partition that the job has never had, as far as is known.
+
+    Raises:
+        Invalid: there is no such result or partition.
+    """
+    known, earlier = state.results.get(result), state.forgotten.results
+    if known is None:
+        of_these = f" among its {len(state.results)} newest" if earlier else ""
+        raise Invalid(f"job {state.job} has no result {result}{of_these}")
+    if known is not None and not 0 <= (partition or 0) < max(1, known.registered.partitions):
+        raise Invalid(f"result {result} has {known.registered.partitions} partitions, from 0 on")
 
 
 def running_on(state: JobState, host: str) -> tuple[AttemptId, ...]:

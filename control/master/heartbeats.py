@@ -12,13 +12,12 @@ import threading
 from collections.abc import Callable
 
 from ..clock import Deadline
-from ..contract import MasterSettings
+from ..contract import MasterSettings, beat_ms
 from ..errors import HeadgateError, Unavailable
 from ..ids import JobId
 from ..log import EventLog
 
 _LOG = logging.getLogger(__name__)
-_BEATS_A_LEASE = 3
 _ANSWER_S_MAX = 5.0
 
 
@@ -39,7 +38,7 @@ class HeartbeatThread:
         self._speaks = speaks
         self._unheard = unheard
         self._lease_s = settings.lease_ms / 1000
-        self._period_s = min(self._lease_s / _BEATS_A_LEASE, settings.pace.refresh_s)
+        self._period_s = beat_ms(settings.lease_ms, settings.pace) / 1000
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headgate-heart", daemon=True)
 

@@ -21,7 +21,7 @@ from ..doctor import CheckVerdict
 from ..start import commands
 from ..target import Target
 from . import fields, job_commands, log_commands, views
-from .options import Json, err, out, require, show, targeted
+from .options import Json, err, example, out, require, show, targeted
 
 
 class _Commands(TyperGroup):
@@ -66,7 +66,7 @@ def front(
     """Headgate: a shuffle for PySpark over Kafka and object storage."""
 
 
-@app.command("demo")
+@app.command("demo", epilog=example("demo"))
 def run_demo() -> None:
     """Run an exchange on an embedded stack, and show what its log tells. Takes half a minute."""
     require("the demo", "spark", "embedded")
@@ -75,7 +75,7 @@ def run_demo() -> None:
     raise typer.Exit(run())
 
 
-@app.command("doctor")
+@app.command("doctor", epilog=example("doctor --broker kafka:9092 --store s3://bucket/root"))
 @targeted
 def run_doctor(target: Target, as_json: Json = False) -> None:
     """Check that this machine, the broker and the bucket can do what Headgate needs.
@@ -89,7 +89,7 @@ def run_doctor(target: Target, as_json: Json = False) -> None:
     raise typer.Exit(1 if wrong else 0)
 
 
-@stack_app.command()
+@stack_app.command(epilog=example("stack up --nodes 3"))
 def up(
     nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1, as_json: Json = False
 ) -> None:
@@ -102,7 +102,7 @@ def up(
     show(as_json, (*views.stack_rows(state), *settings), [fields.stack_fields(state)])
 
 
-@stack_app.command()
+@stack_app.command(epilog=example("stack status --json"))
 def status(as_json: Json = False) -> None:
     """Show which nodes run, and where; exit code 1 when a node does not run."""
     require("the local stack", "stack")
@@ -115,7 +115,7 @@ def status(as_json: Json = False) -> None:
     raise typer.Exit(0 if state.is_up() else 1)
 
 
-@stack_app.command()
+@stack_app.command(epilog=example("stack down --wipe"))
 def down(
     wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False, as_json: Json = False
 ) -> None:
@@ -128,7 +128,9 @@ def down(
     show(as_json, [line], [{"up": False, "wiped": wipe}])
 
 
-@app.command("master")
+@app.command(
+    "master", epilog=example("master --slot a --broker kafka:9092 --store s3://bucket/root")
+)
 @targeted
 def run_master(
     target: Target,
@@ -144,6 +146,7 @@ def run_master(
 @app.command(
     "run",
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    epilog=example("run --conf spark.headgate.broker=kafka:9092 app.py 2026-01-31"),
 )
 def run_application(
     words: Annotated[
@@ -159,7 +162,7 @@ def run_application(
     commands.command_of(words, conf or [], module, os.environ).execute()
 
 
-@app.command("start-up-hook")
+@app.command("start-up-hook", epilog=example("start-up-hook --remove"))
 def start_up_hook(
     remove: Annotated[bool, typer.Option(help="Remove the hook.")] = False,
     as_json: Json = False,

@@ -157,6 +157,11 @@ def swept_fields(swept: Swept | FailedSweep) -> Fields:
     return asdict(swept) | {"swept": not swept.came_back, "error": None}
 
 
+def waiting_fields(listed: ListedJob) -> Fields:
+    """Return a job that a sweep leaves alone until its lease ends."""
+    return {"job": listed.job, "swept": False, "error": None, "due_ms": listed.lease_ends_ms}
+
+
 def check_fields(outcome: CheckOutcome) -> Fields:
     return asdict(outcome) | {"verdict": outcome.verdict.value}
 

@@ -12,13 +12,16 @@ from contextlib import closing
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
+from ...control.addresses import is_same_place
 from ...control.clock import SYSTEM_CLOCK, Deadline, ProgressDeadline
 from ...control.errors import Invalid
-from ...control.events.types import Lost, ReleaseRequested
+from ...control.events.types import AttemptStarted, Lost, ReleaseRequested
 from ...control.ids import JobId, ResultId, job_id, partition_id
 from ...control.inquiry import questions
-from ...control.inquiry.neglected import neglected
+from ...control.inquiry.listing import ListedJob, list_jobs
+from ...control.inquiry.neglected import follow_jobs, neglected, seen
 from ...control.inquiry.reading import (
     READ_S_MAX,
     known_without_indexes,
@@ -27,21 +30,23 @@ from ...control.inquiry.reading import (
     states,
     without_indexes,
 )
+from ...control.log import EventLog
 from ...control.master.announcer import Announcer
 from ...control.master.silence import time_of
 from ...control.snapshots.resume import by_partition
 from ...storage.upkeep.fsck import check
 from ...storage.upkeep.fsck_repair import FsckRepair, sound_jobs
 from ...storage.upkeep.object_deletion import ObjectDeleter
-from ..sweep import FailedSweep, sweep_all
+from ..sweep import FailedSweep, Swept, sweep_all
 from ..target import Target
 from . import fields, views
-from .options import Job, JobOrAll, Json, out, show, targeted
+from .options import Job, JobOrAll, Json, Partition, Utc, example, out, show, targeted, zone_of
 
 app = typer.Typer()
+_HOSTS_SHOWN = 10
 
 
-@app.command()
+@app.command(epilog=example("fsck --job nightly-orders --deep"))
 @targeted
 def fsck(
     target: Target,
@@ -56,6 +61,7 @@ def fsck(
     store, root = target.open_bucket()
     named = job_id(job) if job else None
     with closing(store), closing(target.open_log()) as log:
+        _check_place(log, job, target.store)
         findings = check(store, root, lambda: states(log, job), named, deep)
         if not as_json:
             out.print(*views.findings(findings), sep="\n")
@@ -71,26 +77,35 @@ def fsck(
     raise typer.Exit(1 if left else 0)
 
 
-@app.command()
+@app.command(epilog=example("available --job nightly-orders --result 1-0003"))
 @targeted
 def available(
     target: Target,
     job: Job,
-    result: Annotated[str, typer.Option(help="Name of the result.")],
-    partition: Annotated[int | None, typer.Option(help="Only this partition of it.")] = None,
+    result: Annotated[str, typer.Option(help="Name of the result.")] = "",
+    partition: Annotated[
+        str, typer.Option(help="Only one partition: `result/index`, or `index` with --result.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Tell if a result, or one of its partitions, can be read whole now; exit code 1 if not."""
     with closing(target.open_log()) as log:
-        readable = questions.is_available(states(log, job)[0], ResultId(result), partition)
-    what = f"result {result}" if partition is None else f"partition {result}/{partition}"
+        state = states(log, job)[0]
+        if "/" not in partition and not result:
+            raise Invalid("name a --result, or a --partition as result/index")
+        named = partition if "/" in partition or not partition else f"{result}/{partition}"
+        index = partition_id(named).index if named else None
+        name = partition_id(named).result if named else ResultId(result)
+        questions.check_named(state, name, index)
+        readable = questions.is_available(state, name, index)
+    what = f"partition {named}" if named else f"result {name}"
     line = f"{what} of job {job} is {'' if readable else 'not '}available"
-    answer = {"job": job, "result": result, "partition": partition, "available": readable}
+    answer = {"job": job, "result": name, "partition": index, "available": readable}
     show(as_json, [line], [answer])
     raise typer.Exit(0 if readable else 1)
 
 
-@app.command("may-release")
+@app.command("may-release", epilog=example("may-release --job nightly-orders --host 10.0.0.7"))
 @targeted
 def may_release(
     target: Target,
@@ -101,6 +116,8 @@ def may_release(
     """Tell if an executor may go without loss; exit code 1 while attempts of the job run there."""
     with closing(target.open_log()) as log:
         running = questions.running_on(states(log, job)[0], host)
+        if not running:
+            _check_host(log, job, host)
     lines = [f"attempt {attempt} runs on {host}" for attempt in running]
     lines.append(f"job {job} loses {len(running) or 'nothing'} with {host}")
     answer = {"job": job, "host": host, "running": list(map(str, running))}
@@ -108,7 +125,9 @@ def may_release(
     raise typer.Exit(1 if running else 0)
 
 
-@app.command("remove-unused")
+@app.command(
+    "remove-unused", epilog=example("remove-unused --job nightly-orders --keep 1-0003 --release")
+)
 @targeted
 def remove_unused(
     target: Target,
@@ -121,23 +140,32 @@ def remove_unused(
 ) -> None:
     """List the complete results that nobody needs; --release has the job's master delete them."""
     with closing(target.open_log()) as log:
-        unused = questions.unused(states(log, job)[0], [ResultId(name) for name in keep or ()])
+        state, in_use = states(log, job)[0], [ResultId(name) for name in keep or ()]
+        for name in in_use:
+            questions.check_named(state, name)
+        unused = questions.unused(state, in_use)
+        (listed,), now_ms = _listed(log, job)
         announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         for result in unused if release else ():
             request = announcer.fact(ReleaseRequested(result, "unused"))
             log.append(request).offset(Deadline.after(READ_S_MAX))
-    show(as_json, unused, ({"job": job, "result": r, "released": release} for r in unused))
+    outcome = views.unused_row(listed, now_ms, len(unused), release)
+    shown: list[RenderableType] = [*unused, outcome]
+    show(as_json, shown, ({"job": job, "result": r, "released": release} for r in unused))
 
 
-@app.command("lost")
+@app.command(
+    "lost",
+    epilog=example('lost --job nightly-orders --partition 1-0003/7 --evidence "disk pulled"'),
+)
 @targeted
 def run_lost(
     target: Target,
-    partition: Annotated[str, typer.Argument(help="`result/index`, as in `headgate events`.")],
+    job: Job,
+    partition: Partition,
     evidence: Annotated[
         str, typer.Option(help="How you know that the objects are lost; kept in the log.")
     ],
-    job: Job,
     as_json: Json = False,
 ) -> None:
     """State that a partition's objects are gone, so that the job's driver makes it again."""
@@ -154,14 +182,14 @@ def run_lost(
     show(as_json, [line], [{"job": job, "attempt": str(attempt), "offset": offset}])
 
 
-@app.command("sweep")
+@app.command("sweep", epilog=example("sweep --broker kafka:9092 --store s3://bucket/root"))
 @targeted
-def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False) -> None:
+def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False, utc: Utc = False) -> None:
     """End jobs whose drivers were silent for longer than their leases, and delete their objects.
 
-    Also deletes what ended jobs have left. Results that outlive their job stay. Exit code 1 when
-    a job could not be swept; the others are swept."""
-    failed = False
+    Also deletes what ended jobs have left. Results that outlive their job stay. Names the silent
+    jobs that it leaves, and when their leases end. Exit code 1 when a job could not be swept; the
+    others are swept."""
     store, root = target.open_bucket()
     with closing(store), closing(target.open_log()) as log:
         name = JobId(f"sweep-{os.urandom(4).hex()}")
@@ -169,10 +197,71 @@ def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False) -> None
         now_ms = min(time_of(log, name, Deadline.after(READ_S_MAX)), SYSTEM_CLOCK.now_ms())
         snapshots = known_without_indexes(log, job)
         beats = log.read_beats(job_id(job) if job else None, ProgressDeadline(READ_S_MAX))
-        records = read_news(log, job, snapshots)
-        oldest = by_partition(log, log.oldest)
-        candidates = list(neglected(records, snapshots, beats, now_ms, oldest))
-        for swept in sweep_all(log, ObjectDeleter(store, root), candidates, target.store):
+        jobs = follow_jobs(read_news(log, job, snapshots), snapshots)
+        listed = list(list_jobs(jobs, beats, now_ms))
+        candidates = list(neglected(jobs, beats, now_ms, by_partition(log, log.oldest)))
+        deleter, failed = ObjectDeleter(store, root), False
+        for swept in sweep_all(log, deleter, candidates, target.store, "sweep"):
             failed |= isinstance(swept, FailedSweep) and swept.failed
             show(as_json, [views.swept_row(swept)], [fields.swept_fields(swept)])
+    others = [each for each in listed if each.job not in {swept.job for swept in candidates}]
+    waiting = [each for each in others if each.lease_ends_ms]
+    left = [fields.waiting_fields(each) for each in waiting]
+    show(as_json, views.left_rows(others, now_ms, zone_of(utc)), left)
     raise typer.Exit(1 if failed else 0)
+
+
+@app.command("end", epilog=example("end --job nightly-orders --store s3://bucket/root"))
+@targeted
+def run_end(target: Target, job: Job, as_json: Json = False) -> None:
+    """End a job whose driver is known to be dead, before its lease is over; delete its objects.
+
+    Results that outlive the job stay. A driver that is heard meanwhile keeps its job. Exit code 1
+    when the job was not ended."""
+    store, root = target.open_bucket()
+    with closing(store), closing(target.open_log()) as log:
+        snapshots = known_without_indexes(log, job)
+        beats = log.read_beats(job_id(job), ProgressDeadline(READ_S_MAX))
+        now_ms = time_of(log, JobId(f"end-{os.urandom(4).hex()}"), Deadline.after(READ_S_MAX))
+        entry = follow_jobs(read_news(log, job, snapshots), snapshots)[job_id(job)]
+        state = entry.replay.state
+        if entry.broken or state.epoch == 0 or state.closed is not None:
+            why = state.closed or "no driver has registered it"
+            why = f"`headgate audit verify --job {job}` says why" if entry.broken else why
+            raise Invalid(f"job {job} is not open: {why}")
+        dead = seen(entry, beats.get(job_id(job), 0), now_ms)
+        deleter = ObjectDeleter(store, root)
+        (ended,) = sweep_all(log, deleter, [dead], target.store, "operator")
+    show(as_json, [views.swept_row(ended)], [fields.swept_fields(ended)])
+    raise typer.Exit(0 if isinstance(ended, Swept) and not ended.came_back else 1)
+
+
+def _check_place(log: EventLog, job: str, store: str) -> None:
+    """Refuse a store that no job of the log has registered: all objects would seem to be gone."""
+    snapshots = known_without_indexes(log, job)
+    jobs = follow_jobs(read_news(log, job, snapshots), snapshots).values()
+    registrations = (entry.replay.registered for entry in jobs)
+    places = {registered.store for registered in registrations if registered is not None}
+    if places and not any(is_same_place(place, store) for place in places):
+        raise Invalid(
+            f"no object is in {store}: {'the job has' if job else 'the jobs have'} registered "
+            f"{', '.join(sorted(places))}"
+        )
+
+
+def _listed(log: EventLog, job: str) -> tuple[list[ListedJob], int]:
+    """Return a job as `headgate jobs` lists it, and the time by the clock that is ahead."""
+    snapshots = known_without_indexes(log, job)
+    beats = log.read_beats(job_id(job), ProgressDeadline(READ_S_MAX))
+    now_ms = max([SYSTEM_CLOCK.now_ms(), *beats.values()])
+    jobs = follow_jobs(read_news(log, job, snapshots), snapshots)
+    return list(list_jobs(jobs, beats, now_ms)), now_ms
+
+
+def _check_host(log: EventLog, job: str, host: str) -> None:
+    """Refuse a host on which no attempt of a job has begun, as far as the log goes back."""
+    begun = (recorded.event.body for recorded in read(log, job, known_without_indexes(log, job)))
+    hosts = {body.host for body in begun if isinstance(body, AttemptStarted)}
+    if host not in hosts:
+        named = ", ".join(sorted(hosts)[:_HOSTS_SHOWN]) or "none that the log still has"
+        raise Invalid(f"no attempt of job {job} has begun on host {host}; its hosts: {named}")

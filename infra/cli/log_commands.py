@@ -42,14 +42,26 @@ from ..ui.bucket_check import BucketCheck
 from ..ui.log_reader import LogReader
 from ..ui.server import UiServer
 from . import fields, lives, views
-from .options import Job, JobOrAll, Json, Utc, out, require, show, targeted, zone_of
+from .options import (
+    Job,
+    JobOrAll,
+    Json,
+    Partition,
+    Utc,
+    example,
+    out,
+    require,
+    show,
+    targeted,
+    zone_of,
+)
 
 app = typer.Typer()
 audit_app = typer.Typer(help="Check that every decision follows from the facts in the log.")
 app.add_typer(audit_app, name="audit", no_args_is_help=True)
 
 
-@app.command("jobs")
+@app.command("jobs", epilog=example("jobs --utc"))
 @targeted
 def run_jobs(target: Target, as_json: Json = False, utc: Utc = False) -> None:
     """List all jobs of the log, the oldest first: who decides, what is stored, how old it is."""
@@ -64,7 +76,7 @@ def run_jobs(target: Target, as_json: Json = False, utc: Utc = False) -> None:
     show(as_json, shown, map(fields.job_fields, jobs))
 
 
-@app.command()
+@app.command(epilog=example("report --job nightly-orders"))
 @targeted
 def report(target: Target, job: Job, as_json: Json = False) -> None:
     """Show rows, bytes, requests and price of a job's exchanges, as `hg.report()` does."""
@@ -73,7 +85,7 @@ def report(target: Target, job: Job, as_json: Json = False) -> None:
     show(as_json, views.report_tables(reported), [fields.report_fields(reported)])
 
 
-@app.command()
+@app.command(epilog=example("events --job nightly-orders --partition 1-0003/7"))
 @targeted
 def events(
     target: Target,
@@ -107,7 +119,7 @@ def events(
             show(as_json, rows, map(fields.event_fields, [recorded]))
 
 
-@app.command()
+@app.command(epilog=example("state --job nightly-orders --at 512"))
 @targeted
 def state(
     target: Target,
@@ -126,7 +138,7 @@ def state(
     show(as_json, (*tables, lives.legend()), map(fields.state_fields, folded))
 
 
-@app.command()
+@app.command(epilog=example("traces --job nightly-orders --to http://127.0.0.1:4318"))
 @targeted
 def traces(
     target: Target,
@@ -150,7 +162,7 @@ def traces(
             show(as_json, rows, map(asdict, made))
 
 
-@audit_app.command()
+@audit_app.command(epilog=example("audit verify --job nightly-orders"))
 @targeted
 def verify(target: Target, job: JobOrAll = "", as_json: Json = False) -> None:
     """Derive every decision again from the facts; exit code 1 when a recorded decision differs."""
@@ -161,12 +173,12 @@ def verify(target: Target, job: JobOrAll = "", as_json: Json = False) -> None:
     raise typer.Exit(1 if any(audited.violation for audited in audits) else 0)
 
 
-@app.command("why")
+@app.command("why", epilog=example("why --job nightly-orders --partition 1-0003/7"))
 @targeted
 def run_why(
     target: Target,
-    partition: Annotated[str, typer.Argument(help="`result/index`, as in `headgate events`.")],
     job: Job,
+    partition: Partition,
     as_json: Json = False,
 ) -> None:
     """Explain why a partition was made, and made again: every attempt, its reason and its end."""
@@ -177,7 +189,7 @@ def run_why(
     show(as_json, map(views.made_row, attempts), map(fields.made_fields, attempts))
 
 
-@app.command("ui")
+@app.command("ui", epilog=example("ui --port 8484"))
 @targeted
 def run_ui(
     target: Target,
@@ -206,7 +218,7 @@ def run_ui(
         server.end()
 
 
-@app.command("exporter")
+@app.command("exporter", epilog=example("exporter --port 9484 --fsck-seconds 3600"))
 @targeted
 def run_exporter(
     target: Target,

@@ -53,6 +53,11 @@ class Terminal(Console):
 out, err = Terminal(), Terminal(stderr=True)
 
 
+def example(command: str) -> str:
+    """Return the last line of a command's help."""
+    return f"Example: headgate {command}"
+
+
 def missing(*extras: str) -> list[str]:
     """Return the packages of these extras that are not installed."""
     packages = [package for extra in extras for package in _PACKAGES[extra]]
@@ -68,6 +73,7 @@ def require(subject: str, *extras: str) -> None:
 
 Job = Annotated[str, typer.Option(help="Name of the job.")]
 JobOrAll = Annotated[str, typer.Option(help="Name of the job; without it, every job of the log.")]
+Partition = Annotated[str, typer.Option(help="`result/index`, as `headgate events` shows it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")]
 Utc = Annotated[bool, typer.Option("--utc", help="Times in UTC, not in this machine's zone.")]
 

@@ -6,6 +6,7 @@ cut.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
@@ -54,6 +55,7 @@ _VERDICTS = {
 }
 _CONDITIONS = {
     JobCondition.RUNNING: "green",
+    JobCondition.SILENT: "yellow",
     JobCondition.NEGLECTED: "bold red",
     JobCondition.FAILED: "red",
     JobCondition.ENDING: "yellow",
@@ -199,7 +201,7 @@ def jobs_table(jobs: Iterable[ListedJob], now_ms: int, zone: tzinfo | None) -> T
         began = f"{_moment(job.began_ms, zone):%Y-%m-%d %H:%M:%S %Z}" if job.began_ms else "-"
         rows.add_row(
             spelled(job.job),
-            Text(condition.value, _CONDITIONS.get(condition, "")),
+            Text(_condition_of(job, zone), _CONDITIONS.get(condition, "")),
             "masters" if job.mode == SESSION else "driver",
             spelled(job.registered.application),
             f"{job.exchanges:,}",
@@ -209,6 +211,11 @@ def jobs_table(jobs: Iterable[ListedJob], now_ms: int, zone: tzinfo | None) -> T
             _span(now_ms - job.heard_ms) if job.heard_ms else "-",
         )
     return rows
+
+
+def _condition_of(job: ListedJob, zone: tzinfo | None) -> str:
+    since = f" since {_moment(job.heard_ms, zone):%H:%M:%S}"
+    return job.condition.value + (since if job.condition is JobCondition.SILENT else "")
 
 
 def _span(span_ms: int) -> str:
@@ -352,6 +359,39 @@ def swept_row(swept: Swept | FailedSweep) -> Text:
     why = f"driver silent for {swept.silent_ms // 1000:,} s" if swept.silent_ms else "ended before"
     kept = f", {_count(swept.kept, 'result')} outlive it" if swept.kept else ""
     return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")
+
+
+def left_rows(jobs: Sequence[ListedJob], now_ms: int, zone: tzinfo | None) -> Iterator[Text]:
+    """Describe the jobs that a sweep has left alone: silent ones, and the sums of the others."""
+    for job in jobs:
+        if job.condition is JobCondition.SILENT:
+            since, ends = (_moment(at, zone) for at in (job.heard_ms, job.lease_ends_ms))
+            says = f"silent since {since:%F %T}, its lease ends at {ends:%F %T %Z}"
+            yield Text(f"job {job.job}: not swept: {says}", "yellow")
+    counts = Counter(job.condition.value for job in jobs)
+    tally = ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
+    ends_ms = min((job.lease_ends_ms for job in jobs if job.lease_ends_ms), default=0)
+    first = f"; no lease ends before {_span(ends_ms - now_ms)} are over" if ends_ms else ""
+    yield Text(f"left alone: {tally}{first}", "dim")
+
+
+def unused_row(job: ListedJob, now_ms: int, unused: int, is_released: bool) -> Text:
+    """Tell what becomes of the results of a job that nobody needs."""
+    count = _count(unused, "unused result")
+    if not unused:
+        return Text("none is unused: each is in use, outlives its job, or is being written", "dim")
+    if not is_released:
+        return Text(f"{count}, nothing is released: --release asks for that", "dim")
+    if job.mode == SESSION:
+        return Text(f"the release of {count} is asked for: a session master decides it", "dim")
+    if job.condition in (JobCondition.RUNNING, JobCondition.FAILED):
+        return Text(f"the release of {count} is asked for: the driver decides it", "dim")
+    heard = f", silent for {_span(now_ms - job.heard_ms)}" if job.heard_ms else ""
+    return Text(
+        f"the release of {count} is asked for, and waits: the job is {job.condition.value}{heard}. "
+        "Its next driver decides, or `headgate sweep` once the lease is over",
+        "yellow",
+    )
 
 
 def check_row(outcome: CheckOutcome) -> Text:

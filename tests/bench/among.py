@@ -25,7 +25,7 @@ from headgate.control.events.types import Consumed, JobRegistered
 from headgate.control.ids import JobId, ResultId
 from headgate.control.inquiry.audit import fold
 from headgate.control.inquiry.job_view import JobView
-from headgate.control.inquiry.neglected import neglected
+from headgate.control.inquiry.neglected import follow_jobs, neglected
 from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.kafka.records import produce
 from headgate.control.kafka.settings import KafkaSettings, TopicSettings
@@ -159,6 +159,7 @@ def measured(settings: KafkaSettings, name: str) -> dict[str, float]:
         took_s["the states of all jobs, as fsck has them"] = time.perf_counter() - began_s
         began_s = time.perf_counter()
         news = log.read_all(Deadline.after(LIMIT_S), positions)
-        list(neglected(news, known, {}, time.time_ns() // 1_000_000, log.oldest))
+        jobs = follow_jobs(news, known)
+        list(neglected(jobs, {}, time.time_ns() // 1_000_000, log.oldest))
         took_s["who is to be swept"] = time.perf_counter() - began_s
     return took_s

@@ -268,6 +268,7 @@ def test_a_quiet_job_is_alive_until_its_driver_is_silent(
     page.goto(f"{server.url}#/job/j")
     heard = page.locator(".tile", has_text="driver heard before").locator("b")
     expect(heard).to_have_text(re.compile("5. s"))
+    expect(page.locator(".tile .state")).to_contain_text("silent since")
     log.clock.at_ms = SYSTEM_CLOCK.now_ms()
     log.beat(JobId("j"))
     expect(heard).to_have_text(re.compile(r"^\d\.\d+ s"))

@@ -75,7 +75,7 @@ def exchange(
     for index in range(PARTITIONS):
         attempt = AttemptId(PartitionId(result, index), descriptor.epoch, index)
         deployment = ResultPartitionDeployment(attempt, SUBPARTITIONS, batch.schema, "lz4")
-        writer = environment.create_result_partition_writer(deployment)
+        writer = environment.create_result_partition_writer(deployment, "h")
         writer.write(batch, np.arange(100) % SUBPARTITIONS)
         writer.finish()
     master.await_complete(descriptor)

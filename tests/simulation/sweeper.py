@@ -7,7 +7,7 @@ from contextlib import closing
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.ids import JobId
-from headgate.control.inquiry.neglected import Neglected, neglected
+from headgate.control.inquiry.neglected import Neglected, follow_jobs, neglected
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.job_steps import JobSteps, Outcome
 from headgate.control.master.silence import time_of
@@ -48,8 +48,8 @@ class Sweeper:
         beats = self._log.read_beats(None, self._deadline())
         snapshots = read_snapshots(self._log, None, self._deadline())
         positions = {job: snapshot.position for job, snapshot in snapshots.items()}
-        records = list(self._log.read_all(self._deadline(), positions))
-        for silent in list(neglected(records, snapshots, beats, now_ms, self._log.oldest)):
+        jobs = follow_jobs(self._log.read_all(self._deadline(), positions), snapshots)
+        for silent in list(neglected(jobs, beats, now_ms, self._log.oldest)):
             self._sweep_others()
             if silent.job == JOB:
                 self._end(silent)

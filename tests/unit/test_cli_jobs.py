@@ -26,13 +26,12 @@ from headgate.control.events.types import (
     WayChosen,
 )
 from headgate.control.ids import JobId
-from headgate.control.inquiry import neglected
 from headgate.control.inquiry.listing import JobCondition, list_jobs
 from headgate.control.inquiry.neglected import JobLog, follow_jobs
 from headgate.control.inquiry.reading import known
 from headgate.control.memory.log import MemoryFollower
 from headgate.control.model.state import JobState
-from headgate.infra.cli import log_commands
+from headgate.infra.cli import job_commands, log_commands
 from headgate.infra.cli.options import Terminal
 from headgate.infra.devstack import stack
 from headgate.infra.devstack.daemons import Daemon
@@ -62,6 +61,12 @@ def test_a_job_is_listed_until_it_is_forgotten(
     assert (job["application"], job["store"], job["lease_ms"]) == ("tests", "s3://b/r", 60_000)
     assert (job["exchanges"], job["stored_bytes"], job["written_bytes"]) == (1, size, size)
     assert 0 < job["began_ms"] <= job["heard_ms"] <= SYSTEM_CLOCK.now_ms()
+    silent = StoppedClock(job["heard_ms"] + 41_000)
+    monkeypatch.setattr(log_commands, "SYSTEM_CLOCK", silent)
+    since = f"{datetime.fromtimestamp(job['heard_ms'] // 1000, UTC):%H:%M:%S}"
+    row = ran("jobs", "--utc")[1][2].split()
+    assert [JOB, "silent", "since", since, "driver", "tests"] == row[:6]
+    assert "silent" == objects_of("jobs")[0]["state"]
     later = StoppedClock(job["heard_ms"] + 61_000)
     monkeypatch.setattr(log_commands, "SYSTEM_CLOCK", later)
     code, lines, _ = ran("jobs")
@@ -122,7 +127,7 @@ def test_commands_on_all_jobs_hold_no_indexes(
         states.extend(entry.replay.state for entry in jobs.values())
         return jobs
 
-    for module in (log_commands, neglected):
+    for module in (log_commands, job_commands):
         monkeypatch.setattr(module, "follow_jobs", follow)
     assert 0 == ran(command)[0]
     assert [PARTITIONS, PARTITIONS] == [len(list(indexes(state))) for state in states]
@@ -192,9 +197,9 @@ def test_every_command_that_prints_speaks_json(log: KeptLog, objects: Objects) -
         ("events", *here),
         ("state", *here),
         ("audit", "verify"),
-        ("why", f"{RESULT}/1", *here),
+        ("why", "--partition", f"{RESULT}/1", *here),
         ("available", *here, "--result", RESULT),
-        ("available", *here, "--result", "other"),
+        ("available", *here, "--partition", f"{RESULT}/1"),
         ("may-release", *here, "--host", "h"),
         ("remove-unused", *here),
         ("doctor",),
@@ -213,7 +218,7 @@ def test_every_command_that_prints_speaks_json(log: KeptLog, objects: Objects) -
     assert (state["results"][0]["result"], state["results"][0]["consumable"]) == (RESULT, 3)
     (answer,) = objects_of("fsck")
     assert (answer["findings"], answer["live"], answer["repaired"]) == ([], 3, None)
-    (lost,) = objects_of("lost", f"{RESULT}/1", *here, "--evidence", "pulled")
+    (lost,) = objects_of("lost", "--partition", f"{RESULT}/1", *here, "--evidence", "pulled")
     assert lost["attempt"] == f"{RESULT}/1/1-1"
 
 

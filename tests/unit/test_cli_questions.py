@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headgate.control.clock import Deadline
-from headgate.control.events.types import AttemptStarted, Event, ReleaseRequested
+from headgate.control.events.types import (
+    AttemptStarted,
+    Event,
+    ReleaseRequested,
+    ResultRegistered,
+)
+from headgate.control.ids import ResultId
 from headgate.storage.stores.memory import Objects
 
 from ..doubles.commands import JOB, RESULT, KeptLog, attempt, exchange, ran
@@ -16,7 +24,38 @@ def test_what_is_available_is_asked(log: KeptLog, objects: Objects) -> None:
     asked = ("available", "--job", JOB, "--result", RESULT)
     assert ran(*asked)[:2] == (0, ["result r1 of job j is available"])
     assert ran(*asked, "--partition", "2")[0] == 0
-    assert ran(*asked, "--partition", "3")[:2] == (1, ["partition r1/3 of job j is not available"])
+    assert ran(*asked[:3], "--partition", "r1/2")[:2] == (
+        0,
+        ["partition r1/2 of job j is available"],
+    )
+    unwritten = ResultRegistered(ResultId("r2"), 1, 1, "", "")
+    log.append(Event("y", JOB, "", 0, "t", None, unwritten))
+    assert ran(*asked[:3], "--partition", "r2/0")[:2] == (
+        1,
+        ["partition r2/0 of job j is not available"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (("available", "--result", "typo"), "job j has no result typo"),
+        (("available", "--partition", "r1/3"), "result r1 has 3 partitions, from 0 on"),
+        (("available", "--partition", "1"), "name a --result, or a --partition as result/index"),
+        (("remove-unused", "--keep", "typo"), "job j has no result typo"),
+        (
+            ("may-release", "--host", "typo"),
+            "no attempt of job j has begun on host typo",
+        ),
+    ],
+)
+def test_a_name_that_the_job_does_not_have_is_an_error(
+    log: KeptLog, objects: Objects, asked: tuple[str, ...], says: str
+) -> None:
+    """A misspelt result, partition or host is no answer: the command says what it does not know."""
+    exchange(log, objects, close=False)
+    code, lines, error = ran(*asked, "--job", JOB)
+    assert (2, [], True) == (code, lines, says in " ".join(error.split()))
 
 
 def test_an_executor_may_go_when_nothing_runs_there(log: KeptLog, objects: Objects) -> None:
@@ -36,10 +75,33 @@ def test_what_is_unused_is_listed_and_released_when_told_so(log: KeptLog, object
     stated."""
     exchange(log, objects, close=False)
     before = len(list(log.read_all(Deadline.after(1.0))))
-    assert ran("remove-unused", "--job", JOB)[:2] == (0, [RESULT])
-    assert ran("remove-unused", "--job", JOB, "--keep", RESULT, "--release")[:2] == (0, [])
+    code, lines, _ = ran("remove-unused", "--job", JOB)
+    assert (0, RESULT, "1 unused result, nothing is released: --release asks for that") == (
+        code,
+        *lines,
+    )
+    code, lines, _ = ran("remove-unused", "--job", JOB, "--keep", RESULT, "--release")
+    assert (0, "none is unused: each is in use, outlives its job, or is being written") == (
+        code,
+        *lines,
+    )
     assert before == len(list(log.read_all(Deadline.after(1.0))))
-    assert ran("remove-unused", "--job", JOB, "--release")[0] == 0
+    code, lines, _ = ran("remove-unused", "--job", JOB, "--release")
+    assert (0, "the release of 1 unused result is asked for: the driver decides it") == (
+        code,
+        lines[-1],
+    )
     *_, last = log.read_all(Deadline.after(1.0))
     assert last.event.body == ReleaseRequested(RESULT, "unused")
     assert ran("available", "--job", JOB, "--result", RESULT)[0] == 1
+
+
+def test_fsck_of_another_store_says_so(log: KeptLog, objects: Objects) -> None:
+    """A store that no job has registered is an error that names the right one: all objects would
+    seem to be gone."""
+    exchange(log, objects, close=False, place="s3://bucket/root")
+    for job, says in (((), "the jobs have"), (("--job", JOB), "the job has")):
+        assert ran("fsck", *job, "--store", "s3://bucket/root/")[0] == 0
+        code, _, error = ran("fsck", *job, "--store", "s3://bucket/other")
+        wrong = f"no object is in s3://bucket/other: {says} registered s3://bucket/root"
+        assert (2, True) == (code, wrong in " ".join(error.split()))

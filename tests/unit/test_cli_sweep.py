@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,13 +11,14 @@ import pytest
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced
-from headgate.control.inquiry.neglected import neglected
+from headgate.control.events.types import AttemptStarted, Event
+from headgate.control.inquiry.neglected import Neglected, neglected, seen
 from headgate.infra import sweep as sweeping
 from headgate.infra.cli import job_commands
 from headgate.infra.sweep import Swept
 from headgate.storage.stores.memory import Objects
 
-from ..doubles.commands import JOB, KeptLog, exchange, ran
+from ..doubles.commands import JOB, KeptLog, attempt, exchange, ran
 from ..doubles.steps import StoppedClock
 
 
@@ -27,20 +30,22 @@ def test_sweep_ends_a_silent_job_and_deletes_its_objects(
     settings = MasterSettings(lease_ms=60_000)
     exchange(log, objects, close=False, settings=settings, place="s3://bucket/root")
     here = ("--store", "s3://bucket/root/")
-    assert (0, []) == ran("sweep", *here)[:2]
+    assert (0, ["left alone: 1 running; no lease ends before 59 s are over"]) == ran(
+        "sweep", *here
+    )[:2]
     later = SYSTEM_CLOCK.now_ms() + 61_000
     monkeypatch.setattr(job_commands, "time_of", lambda *_: later)
     monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", StoppedClock(later))
     assert {} != objects
     code, lines, _ = ran("sweep", "--store", "s3://another/root")
-    assert (code, lines) == (0, ["job j: not swept: its objects are in s3://bucket/root"])
+    assert (code, lines[0]) == (0, "job j: not swept: its objects are in s3://bucket/root")
     code, lines, _ = ran("sweep", "--job", JOB, *here)
     assert code == 0
-    assert len(lines) == 1
+    assert "left alone: none" == lines[1]
     assert lines[0].startswith("job j: driver silent for 6")
     assert lines[0].endswith("3 objects deleted")
     assert {} == objects
-    assert (0, []) == ran("sweep", *here)[:2]
+    assert (0, ["left alone: 1 ended"]) == ran("sweep", *here)[:2]
     assert ran("audit", "verify")[0] == ran("fsck")[0] == 0
 
 
@@ -77,5 +82,57 @@ def test_a_clock_that_is_ahead_ends_nobody(
     for at_the_log, here in ((now + 61_000, now), (now, now + 61_000)):
         monkeypatch.setattr(job_commands, "time_of", lambda *_, at=at_the_log: at)
         monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", StoppedClock(here))
-        assert (0, []) == ran("sweep")[:2]
+        assert 0 == ran("sweep")[0]
+    assert {} != objects
+
+
+def test_a_sweep_says_when_the_lease_of_a_silent_driver_ends(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep names a driver that is silent and still has its lease, and when that ends."""
+    exchange(log, objects, close=False, settings=MasterSettings(lease_ms=60_000))
+    heard_ms = json.loads(ran("jobs", "--json")[1][0])["heard_ms"]
+    later = StoppedClock(heard_ms + 41_000)
+    monkeypatch.setattr(job_commands, "time_of", lambda *_: later.at_ms)
+    monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", later)
+    since, ends = (
+        f"{datetime.fromtimestamp(at_ms // 1000, UTC):%F %T}"
+        for at_ms in (heard_ms, heard_ms + 60_000)
+    )
+    assert ran("sweep", "--utc")[1] == [
+        f"job j: not swept: silent since {since}, its lease ends at {ends} UTC",
+        "left alone: 1 silent; no lease ends before 19 s are over",
+    ]
+    left = json.loads(ran("sweep", "--json")[1][0])
+    assert (False, heard_ms + 60_000) == (left["swept"], left["due_ms"])
+
+
+def test_an_operator_ends_a_job_whose_driver_is_dead(log: KeptLog, objects: Objects) -> None:
+    """`end` ends an open job before its lease is over and deletes its objects, in the name of an
+    operator. A job that has ended, or that there is not, is an error."""
+    exchange(log, objects, close=False, settings=MasterSettings(lease_ms=60_000))
+    code, lines, _ = ran("end", "--job", JOB)
+    assert (0, 1) == (code, len(lines))
+    assert lines[0].endswith("3 objects deleted")
+    assert {} == objects
+    (end,) = [r.event for r in log.follow(JOB).poll(500, 0) if r.event.kind == "LeaseExpired"]
+    assert end.by.startswith("operator ")
+    for job, says in ((JOB, "job j is not open"), ("typo", "no events of job typo")):
+        code, _, error = ran("end", "--job", job)
+        assert (2, True) == (code, says in error)
+
+
+def test_a_job_whose_driver_is_heard_is_not_ended(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is heard while `end` begins keeps its job, and the exit code is 1."""
+    exchange(log, objects, close=False, settings=MasterSettings(lease_ms=60_000))
+
+    def heard(*given: Any) -> Neglected:
+        log.append(Event("x", JOB, "", 0, "driver", None, AttemptStarted(attempt(0), "h")))
+        return seen(*given)
+
+    monkeypatch.setattr(job_commands, "seen", heard)
+    code, lines, _ = ran("end", "--job", JOB)
+    assert (1, ["job j: not swept: its driver, or another one, is back"]) == (code, lines)
     assert {} != objects

@@ -23,14 +23,16 @@ def test_lost_and_why(log: KeptLog, objects: Objects) -> None:
     """An operator states a loss, the next master orders the partition again, and `why` tells the
     story."""
     exchange(log, objects, close=False)
-    code, lines, _ = ran("lost", f"{RESULT}/1", "--job", JOB, "--evidence", "disk pulled")
+    code, lines, _ = ran(
+        "lost", "--partition", f"{RESULT}/1", "--job", JOB, "--evidence", "disk pulled"
+    )
     assert (code, len(lines)) == (0, 1)
     (fact,) = [r for r in log.follow(JOB).poll(500, 0) if isinstance(r.event.body, Lost)]
     assert f"attempt {RESULT}/1/1-1 was stated as lost, at offset {fact.offset}" == lines[0]
     exchange(log, objects, close=False)
     orders = [r.event.body for r in log.follow(JOB).poll(500, 0)]
     assert [(1,)] == [body.partitions for body in orders if isinstance(body, Reproduce)]
-    code, lines, _ = ran("why", f"{RESULT}/1", "--job", JOB)
+    code, lines, _ = ran("why", "--partition", f"{RESULT}/1", "--job", JOB)
     assert code == 0
     assert lines[0].startswith(f"attempt {RESULT}/1/1-1: was superseded: {RESULT}/1: ")
     assert "its map stage was run" in lines[1]
@@ -40,9 +42,12 @@ def test_what_is_not_there_is_said(log: KeptLog, objects: Objects) -> None:
     """A partition that does not exist, or is not a partition's name, is an error of one line."""
     exchange(log, objects, close=False)
     for arguments, pattern in (
-        (("why", "r1/9", "--job", JOB), "no attempt at partition r1/9"),
-        (("why", "nine", "--job", JOB), "write result/index"),
-        (("lost", "r1/9", "--job", JOB, "--evidence", "x"), "no consumable partition r1/9"),
+        (("why", "--partition", "r1/9", "--job", JOB), "no attempt at partition r1/9"),
+        (("why", "--partition", "nine", "--job", JOB), "write result/index"),
+        (
+            ("lost", "--partition", "r1/9", "--job", JOB, "--evidence", "x"),
+            "no consumable partition r1/9",
+        ),
     ):
         code, _, error = ran(*arguments)
         assert (code, bool(re.search(pattern, error.replace("\n", " ")))) == (2, True), error

@@ -29,7 +29,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.inquiry.ignored import refused
-from headgate.control.inquiry.neglected import Neglected, neglected
+from headgate.control.inquiry.neglected import Neglected, follow_jobs, neglected
 from headgate.control.log import Receipt
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
@@ -117,9 +117,9 @@ class World:
         deadline = Deadline.after(1.0)
         snapshots = read_snapshots(self.log, None, deadline)
         beats = self.log.read_beats(None, deadline)
-        records = self.log.read_all(deadline)
+        jobs = follow_jobs(self.log.read_all(deadline), snapshots)
         oldest = by_partition(self.log, self.log.oldest)
-        return list(neglected(records, snapshots, beats, self.clock.at_ms, oldest))
+        return list(neglected(jobs, beats, self.clock.at_ms, oldest))
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ def test_a_session_job_without_a_master_is_named_and_stops_no_other(
     jobs = sorted(world.neglected(), key=lambda each: each.job == JOB)
     settings = partial(replace, SETTINGS, wait_ms=300)
     monkeypatch.setattr(sweeping, "MasterSettings", settings)
-    *deaf, swept = sweep_all(world.log, world.storage, jobs, "")
+    *deaf, swept = sweep_all(world.log, world.storage, jobs, "", "sweep")
     first, second = deaf
     assert isinstance(first, FailedSweep)
     assert isinstance(second, FailedSweep)

@@ -169,8 +169,9 @@ def test_a_sweep_leaves_the_job_alone(newer: object) -> None:
     newer(log)  # type: ignore[operator]
     before, snapshots = len(log._partitions[0].entries), known(log, "")
     records = list(log.read_all(soon()))
-    assert [] == list(neglected(records, snapshots, {}, 2**46, lambda job: 0))
-    assert follow_jobs(records, snapshots)[JOB].broken or not records
+    jobs = follow_jobs(records, snapshots)
+    assert [] == list(neglected(jobs, {}, 2**46, lambda job: 0))
+    assert jobs[JOB].broken or not records
     candidate = Neglected(Replay(JOB).state, "per-job", "", 1, 2**46, 0)
     with pytest.raises(Invalid, match=NEWER):
         sweep(log, storage, candidate, SETTINGS)

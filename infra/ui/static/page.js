@@ -59,6 +59,7 @@ function fill(node, attributes, children) {
 const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 const state = (word) => el("span", { class: `state ${word}` }, word);
+const condition = (job) => el("span", { class: `state ${job.state}` }, job.state === "silent" ? `silent since ${moment(job.heard_ms)}` : job.state);
 const tile = (title, value, more = "", kind = "") =>
   el("div", { class: "tile", title: more }, el("b", { class: kind }, value), el("span", {}, title));
 
@@ -334,7 +335,7 @@ function jobHead([title, name, kind]) {
 
 function jobRow(job) {
   return row(
-    link(["job", job.job], {}, job.job), el("td", { title: job.closed || job.failed }, state(job.state)),
+    link(["job", job.job], {}, job.job), el("td", { title: job.closed || job.failed }, condition(job)),
     decides(job), words(job.application), number(count(job.exchanges)), number(bytes(job.stored_bytes)),
     number(bytes(job.written_bytes)), number(bytes(job.read_bytes)), number(usd(job.price_usd)),
     number(job.began_ms ? span(serverNow() - job.began_ms) : "-", job.began_ms ? `began ${moment(job.began_ms)}` : null),
@@ -373,7 +374,7 @@ function jobTiles({ job, report, moment: at }) {
   const why = job.failed || job.closed;
   return [
     el("div", { class: "tiles" },
-      tile(`decided by ${job.mode === "session" ? "the masters" : "its driver"}, epoch ${job.epoch}`, state(job.state)),
+      tile(`decided by ${job.mode === "session" ? "the masters" : "its driver"}, epoch ${job.epoch}`, condition(job)),
       tile("exchanges done", `${whole + report.forgotten} of ${job.exchanges}`, report.forgotten ? `${report.forgotten} are no longer listed` : ""),
       tile("written", bytes(job.written_bytes)), tile("stored now", bytes(job.stored_bytes)), tile("read", bytes(job.read_bytes)),
       tile("puts, gets", `${count(report.puts)}, ${count(report.gets)}`),
@@ -444,7 +445,7 @@ function exchangeGraph({ report, job }) {
 }
 
 function exchangeList({ report, job, moment: at }) {
-  const until = at.live && (job.state === "running" || job.state === "ending") ? serverNow() : Math.max(...report.exchanges.flatMap((each) => Object.values(each.times)), 0);
+  const until = at.live && ["running", "silent", "ending"].includes(job.state) ? serverNow() : Math.max(...report.exchanges.flatMap((each) => Object.values(each.times)), 0);
   const since = Math.min(...report.exchanges.map((each) => each.times.registered ?? until), until);
   const known = new Set(report.exchanges.map((each) => each.result));
   const rows = [...report.exchanges].reverse().map((each) => row(
