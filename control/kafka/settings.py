@@ -181,6 +181,11 @@ class KafkaSettings:
     def masters_group(self) -> str:
         return f"{self.topic_prefix}-{_MASTERS}"
 
+    @property
+    def readers_group(self) -> str:
+        """Return the group of readers of whole topics, which commit nothing."""
+        return f"{self.topic_prefix}-reader"
+
     def slot(self, name: str) -> str:
         """Return the transactional id of a master's slot."""
         return f"{self.masters_group}/{name}"

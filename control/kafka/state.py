@@ -80,7 +80,7 @@ def _scan(
     clients: KafkaClients, place: Place, deadline: Deadline, end: int = 0, start: int = 0
 ) -> Iterator[tuple[str, Message]]:
     start, foreign = max(start, clients.first_offset(place)), False
-    with closing(clients.consumer(f"{clients.settings.topic_prefix}-reader")) as consumer:
+    with closing(clients.consumer(clients.settings.readers_group)) as consumer:
         with clients.translated(f"reading {place}"):
             consumer.assign([TopicPartition(place.topic, place.partition, start)])
         for message in _to_end(consumer, place, deadline, end):

@@ -31,7 +31,7 @@ class KafkaTail:
             place.partition: there.start for place, there in zip(self._places, offsets, strict=True)
         }
         self._failure: HeadgateError | None = None
-        self._consumer = clients.consumer(f"{settings.topic_prefix}-reader")
+        self._consumer = clients.consumer(settings.readers_group)
         topic, starts = settings.events_topic, self._positions.items()
         with clients.translated(f"following {topic}"):
             self._consumer.assign([TopicPartition(topic, number, at) for number, at in starts])
