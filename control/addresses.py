@@ -8,8 +8,9 @@ _COMMA = re.compile(r"\s*,\s*(?=\w+://)")  # other commas belong to a folder's n
 
 
 def urls_of(address: str) -> tuple[str, ...]:
-    """Return the URLs of an address, in their order."""
-    return tuple(_COMMA.split(address.strip()))
+    """Return the URLs of an address, in their order. `s3a` is Spark's own name for `s3`."""
+    urls = _COMMA.split(address.strip())
+    return tuple(f"s3{url[3:]}" if url.lower().startswith("s3a://") else url for url in urls)
 
 
 def is_same_place(first: str, second: str) -> bool:

@@ -36,7 +36,7 @@ from ..clock import PACE, Deadline
 from ..errors import Invalid, Unavailable
 from ..ids import JobId
 from ..log import partition_of
-from .errors import translate
+from .errors import explained, translate
 from .records import Place
 from .settings import KafkaSettings, Topic
 
@@ -71,6 +71,7 @@ class KafkaClients:
         self._errors: deque[KafkaError] = deque(maxlen=8)
         self._partitions = 0
         self._identity = ""
+        self._has_met = False
         self.has_read = False  # True after the first successful read
 
     def admin(self) -> AdminClient:
@@ -140,6 +141,7 @@ class KafkaClients:
         """
         if not (count := self._partitions):
             deadline = Deadline.after(self.settings.request_timeout_s)
+            self.meet(deadline)
             count = self._described(self.settings.events_topic, deadline)
             for topic in self.settings.topics:
                 count = min(count, self._seen(topic.name, deadline) or count)
@@ -201,11 +203,17 @@ class KafkaClients:
             # Leave out the cause: the client's text quotes values, and one may be a secret.
             raise self.settings.refused(exc.args[0].str()) from None
 
+    def meet(self, deadline: Deadline) -> None:
+        """Reach the broker before the first request: only then its error says why that fails."""
+        if not self._has_met:
+            self._reach(deadline)
+
     def _reach(self, deadline: Deadline) -> None:
         self._errors.clear()
         while True:
             try:
                 self._ping(deadline)
+                self._has_met = True
                 return
             except KafkaException as exc:
                 self._check_reachable(exc, deadline)
@@ -223,7 +231,7 @@ class KafkaClients:
         fatal = [e for e in errors if isinstance(translate(e, ""), Invalid)]
         if fatal or deadline.passed:
             kind = Invalid if fatal else Unavailable
-            reason = self.settings.scrub((fatal or errors)[0].str())
+            reason = self.settings.scrub(explained([e.str() for e in fatal or errors]))
             raise kind(f"cannot reach Kafka with {self.settings.tried}: {reason}") from exc
 
     def _make_sure_of(self, topic: Topic, deadline: Deadline) -> None:

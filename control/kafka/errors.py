@@ -6,7 +6,7 @@ table has all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -113,3 +113,32 @@ def translate_delivery(error: ErrorCode, doing: str) -> errors.HeadgateError:
     if error.name() in _UNCERTAIN:
         return errors.OutcomeUnknown(f"{doing}: {error.str()} ({error.name()})")
     return translate(error, doing)
+
+
+_CAUSES = (
+    ("Connection refused", "nothing listens there; is the broker running, and its port right?"),
+    ("Failed to resolve", "the name of the host is not known"),
+    (
+        "Invalid response size",
+        "what listens there does not speak Kafka, or speaks another security.protocol",
+    ),
+    ("wrong version number", "the broker does not speak TLS there; check security.protocol"),
+    (
+        "SSL handshake",
+        "TLS fails; check security.protocol, the port, and the certificates",
+    ),
+    (
+        "APIVERSION_QUERY",
+        "what listens there is not Kafka, or wants another security.protocol, such as SSL",
+    ),
+    ("Timed out", "nothing answers; is what listens there Kafka, is a firewall between?"),
+)
+"""Parts of texts of the client library, and the likely cause of each, the surest first."""
+
+
+def explained(texts: Sequence[str]) -> str:
+    """Return the likely cause for which no broker was reached, by what the client library has told
+    of its tries, and the text that shows it; the first text if there is no likely cause."""
+    shown = ((cause, text) for part, cause in _CAUSES for text in texts if part in text)
+    cause, text = next(shown, ("", texts[0]))
+    return f"{cause} ({text})" if cause else text

@@ -139,6 +139,7 @@ class KafkaEventLog:
 
     def _scanned(self, topic: str, job: JobId | None, deadline: Deadline) -> list[Place]:
         """Return the places to read: none if a log of an older version lacks the topic."""
+        self._open.meet(deadline)
         there = self._open.exists(topic, deadline)
         return self._clients.places(topic, job) if there else []
 
@@ -151,7 +152,7 @@ class KafkaEventLog:
     def _followers(self) -> Iterator[KafkaFollower]:
         """Open a follower of each partition from its oldest record on, one after the other."""
         for place in self._open.places(self._settings.events_topic, None):
-            yield self._follow(f"{self._settings.topic_prefix}-reader", place, None, None)
+            yield self._follow(self._settings.readers_group, place, None, None)
 
     def _follow(
         self, group: str, place: Place, job: JobId | None, position: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 from ...control.addresses import urls_of
@@ -15,6 +16,22 @@ from .port import BlobStore, checked_name
 from .spread import SpreadBlobStore
 
 _IN_MEMORY: dict[str, Objects] = {}
+_INTEROPERABLE = (
+    "Google Cloud Storage speaks S3: write s3://bucket/root, with the s3 option "
+    "endpoint=https://storage.googleapis.com and HMAC keys"
+)
+_AZURE = "Azure's stores do not speak S3"
+_FILES = "Use an S3-compatible store, or file:///path for a folder that every machine mounts"
+_REFUSED: Mapping[str, str] = MappingProxyType(
+    {"gs": _INTEROPERABLE, "gcs": _INTEROPERABLE}
+    | dict.fromkeys(("abfs", "abfss", "wasb", "wasbs", "az", "azure"), f"{_AZURE}. {_FILES}")
+    | dict.fromkeys(("hdfs", "viewfs", "dbfs", "oss", "cos", "obs", "swift", "ftp"), _FILES)
+    | {"s3n": "Write s3://bucket/root"}
+    | dict.fromkeys(
+        ("http", "https"), "Write s3://bucket/root, and the address as s3 option endpoint"
+    )
+)
+"""Stores that others know under these names, with what to write instead."""
 
 
 def open_store(address: str, options: Mapping[str, str] | None = None) -> tuple[BlobStore, str]:
@@ -31,7 +48,7 @@ def open_store(address: str, options: Mapping[str, str] | None = None) -> tuple[
     """
     urls = urls_of(address)
     if len(urls) == 1:
-        return _open(address, options)
+        return _open(urls[0], options)
     if len({url.rstrip("/") for url in urls}) < len(urls):
         raise Invalid(f"a store of {len(urls)} URLs has one of them twice")
     if len({url.partition(":")[0] for url in urls}) > 1:
@@ -59,6 +76,9 @@ def _open(url: str, options: Mapping[str, str] | None) -> tuple[BlobStore, str]:
     except ValueError:
         raise Invalid(f"{shown!r} is not a URL") from None
     s3_options = dict(options or {})
+    if parts.scheme in _REFUSED:
+        advice = _REFUSED[parts.scheme]
+        raise Invalid(f"{shown!r}: there is no store of {parts.scheme}:// here. {advice}")
     if parts.scheme == "s3" and parts.netloc:
         if parts.query or parts.fragment:
             raise Invalid(f"{shown!r} has a '?' or '#': write s3://bucket/root")

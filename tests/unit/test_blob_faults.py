@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headgate.control.addresses import is_same_place, urls_of
 from headgate.control.clock import Deadline
 from headgate.control.errors import (
     Conflict,
@@ -385,6 +386,34 @@ def test_urls_are_checked(url: str, options: dict[str, str]) -> None:
     """A URL or an option that cannot be used is `Invalid`."""
     with pytest.raises(Invalid):
         open_store(url, options)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("gs://bucket/root", "Google Cloud Storage speaks S3"),
+        ("abfss://box@account/root", "Azure's stores do not speak S3"),
+        ("hdfs://name/root", "Use an S3-compatible store"),
+        ("https://minio:9000/bucket", "the address as s3 option endpoint"),
+        ("s3n://bucket/root", "Write s3://bucket/root"),
+    ],
+)
+def test_other_stores_are_refused_by_name(url: str, says: str) -> None:
+    """A store that there is elsewhere is refused by its name, with what to write instead."""
+    with pytest.raises(Invalid) as caught:
+        open_store(url)
+    assert f"there is no store of {url.partition(':')[0]}:// here. " in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_s3a_is_sparks_name_for_s3() -> None:
+    """A URL of `s3a` names the bucket that the same URL of `s3` names, alone and among several."""
+    store, root = open_store("s3a://bucket/root", {"endpoint": "http://x"})
+    store.close()
+    assert root == "root"
+    assert ("s3://a/r", "s3://b/r") == urls_of("s3a://a/r, s3://b/r")
+    assert is_same_place("s3a://a/r/", "s3://a/r")
+    assert not is_same_place("s3a://a/r", "s3://a/r,s3://b/r")
 
 
 @pytest.mark.parametrize("root", REFUSED_ROOTS)

@@ -4,9 +4,11 @@ option."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +36,7 @@ from headgate.control.errors import (
 from headgate.control.events.types import JobUnregistered
 from headgate.control.ids import JobId
 from headgate.control.kafka.clients import KafkaClients
-from headgate.control.kafka.errors import MEANINGS, translate, translate_delivery
+from headgate.control.kafka.errors import MEANINGS, explained, translate, translate_delivery
 from headgate.control.kafka.log import KafkaEventLog, KafkaFollower, KafkaSettings
 from headgate.control.kafka.records import Place
 from headgate.control.kafka.settings import OWNED
@@ -233,6 +235,75 @@ def test_nobody_there_is_one_clear_error(capfd: pytest.CaptureFixture[str]) -> N
     assert f"cannot reach Kafka with bootstrap {NOWHERE}" in str(caught.value)
     assert "Connection refused" in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (None, "nothing listens there; is the broker running"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what listens there does not speak Kafka"),
+        (b"", "nothing answers; is what listens there Kafka"),
+    ],
+)
+def test_whatever_is_asked_first_says_why_nobody_answers(answer: bytes | None, cause: str) -> None:
+    """Whatever a command asks of the log first, an address without a broker, or with something
+    else than a broker, gives the error of `prepare`, with the likely cause."""
+    with ExitStack() as serving:
+        address = NOWHERE if answer is None else serving.enter_context(answering(answer))
+        settings = KafkaSettings(address, request_timeout_s=0.7)
+        asks: list[Callable[[KafkaEventLog], object]] = [
+            lambda log: log.read_state(None, Deadline.after(0.7)),
+            lambda log: log.beat(JobId("j")),
+        ]
+        for ask in asks:
+            with closing(KafkaEventLog(settings)) as log, pytest.raises(Unavailable) as caught:
+                ask(log)
+            assert (
+                f"cannot reach Kafka with bootstrap {address}, security.protocol PLAINTEXT: "
+                in str(caught.value)
+            )
+            assert cause in str(caught.value)
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Serve one answer to each connection, and then close it; yield the address."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1_000)
+            self.request.sendall(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (
+            ["1/1 brokers are down", "h:1: Failed to resolve 'h:1'"],
+            "the name of the host is not known",
+        ),
+        (
+            ["ssl://h:1: SSL handshake failed: wrong version number"],
+            "the broker does not speak TLS",
+        ),
+        (["h:1: SSL handshake failed: certificate verify failed"], "TLS fails; check"),
+        (
+            ["x", "h:1: Disconnected (after 5ms in state APIVERSION_QUERY)"],
+            "what listens there is not",
+        ),
+        (["1/1 brokers are down", "y"], "1/1 brokers are down"),
+    ],
+)
+def test_the_surest_cause_is_shown(texts: list[str], shown: str) -> None:
+    """The likely cause comes first, with the client's text that shows it."""
+    assert explained(texts).startswith(shown)
 
 
 def test_a_broker_is_waited_for_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ NO_CREDENTIALS = Fault(401, "NoCredentials", Sent.NO)
 NOT_USABLE = Fault(400, "ClientConfiguration", Sent.NO)
 WRONG_REGION = Fault(301, "PermanentRedirect")
 BAD_TLS = Fault(495, "Certificate", Sent.NO)
+NO_TLS = Fault(495, "NoTls", Sent.NO)
 
 OBSTORE = {
     "AlreadyExistsError": Fault(412, "PreconditionFailed"),
@@ -105,10 +106,14 @@ ADVICE = {
     "AWS_SECRET_ACCESS_KEY or the profile",
     "AccessDenied": "the credentials may not do this; grant s3:GetObject, s3:PutObject, "
     "s3:DeleteObject, s3:ListBucket, s3:AbortMultipartUpload and s3:ListBucketMultipartUploads",
+    "InvalidToken": "the session token is not valid; renew the credentials, or unset "
+    "AWS_SESSION_TOKEN where the keys are not temporary",
     "ExpiredToken": "the session token has expired; renew the credentials",
     "RequestTimeTooSkewed": "the clock of this machine is wrong; set it",
     "NoSuchBucket": "the bucket does not exist; create it or correct its name",
     "InvalidBucketName": "the store refuses the name of the bucket; correct it",
+    "NoTls": "the endpoint is written as https, and what listens there does not speak TLS; write "
+    "http, or correct the port",
     "Certificate": "the certificate is not trusted; set root_certificate or correct the endpoint",
     "ClientConfiguration": "the client refuses the configuration; check the s3 options and names",
     "RangeIgnored": "the store ignores byte ranges; it cannot be used",
@@ -117,7 +122,9 @@ ADVICE = {
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
-_TLS = re.compile(r"certificate|tls handshake|InvalidContentType", re.IGNORECASE)
+_TLS = re.compile(r"certificate|tls handshake", re.IGNORECASE)
+_PLAIN = re.compile(r"InvalidContentType|wrong version number|record layer failure", re.IGNORECASE)
+_SAME = {"InvalidTokenId": "InvalidToken", "TokenRefreshRequired": "ExpiredToken"}
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -188,7 +195,7 @@ def _obstore_fault(error: BaseException) -> Fault:
     if status:
         answered = int(status[1])
         class_code = class_fault.code if class_fault.status == answered else ""
-        return Fault(answered, code[1] if code else class_code)
+        return Fault(answered, _SAME.get(code[1], code[1]) if code else class_code)
     if class_fault.status:
         return class_fault
     if "redirect without LOCATION" in text:
@@ -198,6 +205,8 @@ def _obstore_fault(error: BaseException) -> Fault:
     if "Generic Config error" in text:
         return NOT_USABLE
     if "kind: Connect" in text:
+        if _PLAIN.search(text):
+            return NO_TLS
         return BAD_TLS if _TLS.search(text) else Fault(sent=Sent.NO)
     return Fault()
 
@@ -205,9 +214,11 @@ def _obstore_fault(error: BaseException) -> Fault:
 def _botocore_fault(error: BaseException) -> Fault:
     response = getattr(error, "response", None)
     if not isinstance(response, dict) or "Error" not in response:
-        return _by_class(error, BOTOCORE)
+        fault = _by_class(error, BOTOCORE)
+        return NO_TLS if fault is BAD_TLS and _PLAIN.search(str(error)) else fault
     meta = response.get("ResponseMetadata", {})
     code = str(response["Error"].get("Code", ""))
+    code = _SAME.get(code, code)
     wait = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
     return Fault(
         int(meta.get("HTTPStatusCode", 0)),
