@@ -28,6 +28,7 @@ from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
 from ..control.events.types import JobRegistered, JobUnregistered
 from ..control.ids import JobId, job_id
 from ..control.inquiry.reading import read
+from ..control.kafka.settings import TopicSettings
 from ..control.master.announcer import Announcer
 from ..control.model.replay import Replay
 from ..storage.format.layout import Layout
@@ -204,6 +205,7 @@ class _Broker:
 
     def __init__(self, target: Target, job: JobId, opening: ExitStack) -> None:
         self._job = job
+        self._target = target
         self._opening = opening
         self._log = opening.enter_context(closing(target.open_log()))
         self._announcer = Announcer(job, f"doctor {os.getpid()}")
@@ -220,8 +222,16 @@ class _Broker:
         }
 
     def reach(self) -> str:
+        """Reach the broker, and compare the topics with the settings that they may have of their
+        own: a driver has to name the same ones."""
+        actual, ours = self._log.topic_settings(_deadline()), TopicSettings()
+        if actual != ours:
+            self._log = self._opening.enter_context(closing(self._target.open_log(actual)))
         self._log.prepare(_deadline())
-        return self._place
+        keys = {"partitions": actual.partitions, "retention.ms": actual.retention_ms}
+        usual = {"partitions": ours.partitions, "retention.ms": ours.retention_ms}
+        named = [f"spark.headgate.topic.{k}={v}" for k, v in keys.items() if v != usual[k]]
+        return Hint(f"{self._place}: drivers must set {', '.join(named)}") if named else self._place
 
     def produce(self) -> str:
         registered = JobRegistered("per-job", version("headgate"), "headgate doctor")

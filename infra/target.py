@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..control.errors import Invalid
 from ..control.kafka.log import KafkaEventLog, KafkaSettings
+from ..control.kafka.settings import TopicSettings
 from ..storage.limits import Limits
 from ..storage.services import StorageFactory
 from ..storage.stores.open_store import open_store
@@ -35,8 +36,8 @@ class Target:
         """Return the factory of the masters that work on this log and bucket."""
         return StorageFactory(self.open_log, self.open_bucket, Limits(), self.store)
 
-    def open_log(self) -> KafkaEventLog:
-        """Open the log.
+    def open_log(self, topic: TopicSettings | None = None) -> KafkaEventLog:
+        """Open the log; `topic` are the settings that its topics have or get.
 
         Raises:
             Invalid: no broker is named, or an option cannot be used.
@@ -46,7 +47,11 @@ class Target:
                 "no broker is set: give --broker or HEADGATE_BROKER, or run `headgate stack up`"
             )
         settings = KafkaSettings(
-            self.broker, self.prefix, request_timeout_s=ANSWER_S_MAX, options=dict(self.kafka)
+            self.broker,
+            self.prefix,
+            topic or TopicSettings(),
+            request_timeout_s=ANSWER_S_MAX,
+            options=dict(self.kafka),
         )
         return KafkaEventLog(settings)
 

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -38,7 +39,7 @@ from ..ids import JobId
 from ..log import partition_of
 from .errors import explained, translate
 from .records import Place
-from .settings import KafkaSettings, Topic
+from .settings import KafkaSettings, Topic, TopicSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -266,6 +267,16 @@ class KafkaClients:
             if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise translate(exc.args[0], f"looking for {name}") from exc
             return False
+
+    def topic_settings(self, deadline: Deadline) -> TopicSettings:
+        """Return the settings of the topic of events, if it exists; else those that it would be
+        created with."""
+        self.meet(deadline)
+        name, settings = self.settings.events_topic, self.settings.topic
+        if self.settings.embedded or not self.exists(name, deadline):
+            return settings
+        partitions = self._described(name, deadline)
+        return replace(settings, partitions=partitions, retention_ms=self.retention_ms(deadline))
 
     def retention_ms(self, deadline: Deadline) -> int:
         """Return how long the events topic keeps an event.

@@ -55,6 +55,9 @@ class KafkaEventLog:
         topic, what = self._settings.events_topic, f"{fact.kind} {fact.id}"
         return self._append(topic, fact.job, codec.encode(fact), what, codec.headers(fact))
 
+    def topic_settings(self, deadline: Deadline) -> TopicSettings:
+        return self._open.topic_settings(deadline)
+
     def retention_ms(self, deadline: Deadline) -> int:
         return self._open.retention_ms(deadline)
 

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.kafka.settings import TopicSettings
 from headgate.control.log import EventLog
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.memory.log import MemoryEventLog
@@ -33,6 +35,9 @@ class KeptLog(MemoryEventLog):
     """A log that stays open when a command closes it, so that the test can continue with it."""
 
     def close(self) -> None: ...
+
+    def topic_settings(self, deadline: Deadline) -> TopicSettings:
+        return TopicSettings()
 
 
 class Context:
@@ -98,7 +103,7 @@ def log(monkeypatch: pytest.MonkeyPatch, objects: Objects) -> KeptLog:
     def bucket(target: Target, **options: str) -> tuple[BlobStore, str]:
         return MemoryBlobStore(objects), "root"
 
-    monkeypatch.setattr(Target, "open_log", lambda target: log)
+    monkeypatch.setattr(Target, "open_log", lambda target, topic=None: log)
     monkeypatch.setattr(Target, "open_bucket", bucket)
     monkeypatch.setattr(stack, "status", lambda: None)
     for name in ("HEADGATE_BROKER", "HEADGATE_STORE", "HEADGATE_PREFIX"):

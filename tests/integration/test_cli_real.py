@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId, job_id
+from headgate.control.kafka.settings import TopicSettings
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.infra.cli import app
 from headgate.infra.devstack import stack
@@ -183,3 +185,41 @@ def test_doctor_finds_the_stack_fit(target: Target) -> None:
     store, root = target.open_bucket()
     with closing(store):
         assert [stat.name for stat in store.list(f"{root}/doctor-")] == []
+
+
+def test_doctor_takes_topics_as_they_are(target: Target) -> None:
+    """Topics with settings of their own are no fault: doctor says which keys drivers must set."""
+    prefix = f"own-{os.urandom(4).hex()}"
+    settings = TopicSettings(partitions=3, retention_ms=86_400_000)
+    with closing(replace(target, prefix=prefix).open_log(settings)) as log:
+        log.prepare(Deadline.after(WAIT_S))
+    result = CliRunner().invoke(app.app, ["doctor", "--json", "--prefix", prefix])
+    checks = {check["name"]: check for check in map(json.loads, result.stdout.splitlines())}
+    keys = "spark.headgate.topic.partitions=3, spark.headgate.topic.retention.ms=86400000"
+    assert ("hint", True) == (
+        checks["reach broker"]["verdict"],
+        checks["reach broker"]["says"].endswith(f"drivers must set {keys}"),
+    )
+    assert "ok" == checks["fence a master"]["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("HEADGATE_S3_ENDPOINT", "https", "what listens there does not speak TLS; write http"),
+        ("AWS_SESSION_TOKEN", "nonsense", "the session token is not valid"),
+    ],
+)
+def test_doctor_names_what_is_wrong_with_the_bucket(
+    target: Target, monkeypatch: pytest.MonkeyPatch, variable: str, text: str, says: str
+) -> None:
+    """An endpoint that is written as https and does not speak TLS, and a session token that does
+    not fit, are named as such."""
+    former = os.environ.get(variable, "")
+    monkeypatch.setenv(variable, former.replace("http", text, 1) or text)
+    result = CliRunner().invoke(app.app, ["doctor", "--json"])
+    checks = {check["name"]: check for check in map(json.loads, result.stdout.splitlines())}
+    assert ("wrong", True) == (
+        checks["reach bucket"]["verdict"],
+        says in checks["reach bucket"]["says"],
+    )
