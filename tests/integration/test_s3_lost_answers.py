@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
+from itertools import islice
 
 import pytest
 
@@ -256,3 +258,27 @@ def test_the_beginning_of_an_upload_may_leave_one_for_the_sweep(moto: str) -> No
         store.abort(upload)
     assert list(store.uploads("")) == []
     store.close()
+
+
+@pytest.mark.parametrize("markers", [0, 1])
+def test_a_listing_of_uploads_that_does_not_go_on(markers: int) -> None:
+    """A page of uploads that promises another one, and names none or itself, ends the listing."""
+    upload = "<Upload><Key>a</Key><UploadId>u</UploadId></Upload>"
+    following = "<NextKeyMarker>a</NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>"
+    page = f"<IsTruncated>true</IsTruncated>{following * markers}{upload}"
+    answer = f"<ListMultipartUploadsResult>{page}</ListMultipartUploadsResult>"
+    with scripted(Scripted(200, body=answer.encode())) as server:
+        with pytest.raises(Unavailable, match="bucket"):
+            list(islice(store_at(server.endpoint).uploads(""), 5))
+        assert len(server.seen) == 1 + markers
+
+
+def test_a_200_without_a_body() -> None:
+    """An answer that lacks what it should have is an error of the store, and is tried again."""
+    with (
+        scripted(STORED) as server,
+        closing(store_at(server.endpoint, retries=RetrySettings(tries_max=3))) as store,
+    ):
+        with pytest.raises(Unavailable, match="create_multipart_upload has no UploadId"):
+            store.put("a", bytes(9 * MIB), "w")
+        assert ["POST"] * 3 == server.seen

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from obstore.store import S3Store
 
 from ....control.clock import SYSTEM_CLOCK, Clock
-from ....control.errors import Closed, Invalid
+from ....control.errors import Closed, Invalid, Unavailable
 from .errors import NO_CREDENTIALS, error_for, fault_of, translated
 from .settings import CA, PROXY, S3Settings
 
@@ -60,6 +61,17 @@ def hot_client(settings: S3Settings, timeout_s: float | None = None) -> S3Store:
         ) from error
 
 
+class Answer(dict[str, Any]):
+    """An answer of the store, which may lack what it should have, as a 200 without a body does."""
+
+    def __init__(self, parts: Mapping[str, Any], what: str) -> None:
+        super().__init__(parts)
+        self._what = what
+
+    def __missing__(self, key: str) -> Any:
+        raise Unavailable(f"{self._what} has no {key}")
+
+
 class ColdClient:
     """Sends boto3's requests on one bucket, each of them once. Threads may share it."""
 
@@ -87,7 +99,7 @@ class ColdClient:
                 if not is_new:
                     return self.ask(request, name, **options)
             raise translated(error, self._settings.place, name or "") from error
-        return answer
+        return Answer(answer, f"{self._settings.place}: the answer to {request}")
 
     def close(self) -> None:
         with self._lock:

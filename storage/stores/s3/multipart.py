@@ -83,7 +83,7 @@ class MultipartUploads:
     def _complete(self, upload: PendingUpload, parts: list[dict[str, Any]]) -> PutAnswer:
         try:
             with self._meter.sending("puts"):
-                self._client.ask(
+                done = self._client.ask(
                     "complete_multipart_upload",
                     upload.name,
                     UploadId=upload.upload_id,
@@ -95,4 +95,4 @@ class MultipartUploads:
             if answer is None:
                 raise
             return answer
-        return PutAnswer.CREATED
+        return PutAnswer.CREATED if "ETag" in done else PutAnswer.SILENT

@@ -141,10 +141,13 @@ class S3BlobStore:
                     yield PendingUpload(entry["Key"], entry["UploadId"])
             if not page.get("IsTruncated"):
                 return
+            before = place
             place = {
                 "KeyMarker": page["NextKeyMarker"],
                 "UploadIdMarker": page["NextUploadIdMarker"],
             }
+            if place == before:
+                raise Unavailable(f"{self._settings.place}: a page of uploads names itself as next")
 
     def abort(self, upload: PendingUpload) -> None:
         self._parts.abort(upload)

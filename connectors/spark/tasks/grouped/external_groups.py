@@ -125,12 +125,12 @@ def _written(
 ) -> Iterator[_Run]:
     """Write the batches of each side to a file, sorted by group. The file has no name and goes with
     its process."""
-    folder = local_folder()
     for at, side in enumerate(sides):
         if not batches_by_side[at]:
             continue
         rows = _emptied(batches_by_side[at], side)
         order, _ = groups([as_one(rows.column(key)) for key in side.keys], len(rows))
+        folder = local_folder(rows.nbytes)
         file: IO[bytes] = files.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
         with ipc.new_stream(file, side.schema) as stream:
             for batch in _taken([rows], order).to_batches():
