@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
+.PHONY: help setup demo test lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg test-comet bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -147,19 +147,25 @@ PIP_THERE = $(@D)/bin/python -m pip --quiet --disable-pip-version-check
 	@$(PIP_THERE) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Iceberg has no jar for the newest Spark.
-ICEBERG_SPARK := 4.1.4
-ICEBERG := iceberg-spark-runtime-4.1_2.13
+# Neither Iceberg nor Comet has a jar for the newest Spark.
+OTHERS_SPARK := 4.1.4
+ICEBERG := org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0
+COMET := org.apache.datafusion:comet-spark-spark4.1_2.13:1.2.0
 
-.venv/iceberg/$(ICEBERG).jar:
-	@mvn -q -B -ntp dependency:copy -Dartifact=org.apache.iceberg:$(ICEBERG):1.11.0 -Dmdep.stripVersion=true \
-	  -DoutputDirectory=$(CURDIR)/$(@D)
+.venv/jars/%.jar:
+	@mvn -q -B -ntp dependency:copy -Dartifact=$($*) -DoutputDirectory=$(CURDIR)/$(@D)/$*
+	@ln -f $(@D)/$*/*.jar $@
 
-test-iceberg: stack .venv/matrix/$(ICEBERG_SPARK)/.installed .venv/iceberg/$(ICEBERG).jar  ## SQL commands on tables of Iceberg
-	@here=$(CURDIR)/.venv/matrix/$(ICEBERG_SPARK)/bin; \
+IN_OTHERS_SPARK = here=$(CURDIR)/.venv/matrix/$(OTHERS_SPARK)/bin; \
 	  PYSPARK_PYTHON=$$here/python PYSPARK_DRIVER_PYTHON=$$here/python \
-	  ICEBERG_JAR=$(CURDIR)/.venv/iceberg/$(ICEBERG).jar \
-	  $$here/python -m pytest -m real -W ignore:unclosed:ResourceWarning tests/spark/test_iceberg.py $(ARGS)
+	  ICEBERG_JAR=$(CURDIR)/.venv/jars/ICEBERG.jar COMET_JAR=$(CURDIR)/.venv/jars/COMET.jar \
+	  $$here/python -m pytest -m real -W ignore:unclosed:ResourceWarning
+
+test-iceberg: stack .venv/matrix/$(OTHERS_SPARK)/.installed .venv/jars/ICEBERG.jar  ## SQL commands on tables of Iceberg
+	@$(IN_OTHERS_SPARK) tests/spark/test_iceberg.py $(ARGS)
+
+test-comet: stack .venv/matrix/$(OTHERS_SPARK)/.installed .venv/jars/COMET.jar  ## queries that Comet runs
+	@$(IN_OTHERS_SPARK) tests/spark/test_comet.py $(ARGS)
 
 trace: stack  ## where the time of one query goes, drawn in docs/trace.svg
 	@$(BIN)/python -m tests.bench trace $(ARGS)

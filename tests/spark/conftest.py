@@ -22,7 +22,9 @@ from ..quick_java import QUICK_JAVA
 os.environ["PYSPARK_PYTHON"] = sys.executable
 ROOT = Path(__file__).resolve().parents[2]
 READ_BY_TASKS = {"spark.headgate.driver.read.bytes": "0"}
-collect_ignore = [] if "ICEBERG_JAR" in os.environ else ["test_iceberg.py"]
+collect_ignore = [
+    f"test_{name}.py" for name in ("comet", "iceberg") if f"{name.upper()}_JAR" not in os.environ
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,15 +75,16 @@ class ExchangeFinder:
             inputs += self._walk_from(subquery, Group())
         mark = self._marks.get(node.rdd().id()) if name == _LEAF else None
         sent = name == BROADCAST
-        if nested and (sent or name == _SHUFFLE):
+        shuffles = is_exchange(name)
+        if nested and (sent or shuffles):
             nested = _has_subqueries(node)
-        if name == _SHUFFLE or mark:
+        if shuffles or mark:
             stage = Group()
             below = []
             if not mark:
                 (child,) = self._children(here)
                 below = self._walk(child, stage, (), nested)
-            shuffle = Shuffle(self._exchange(node, above, mark), below, stage, group, mark)
+            shuffle = Shuffle(self._exchange(here, above, mark), below, stage, group, mark)
             group.shuffles.append(shuffle)
             self.shuffles.append(shuffle)
             return [*inputs, shuffle]
@@ -122,7 +123,10 @@ class ExchangeFinder:
             given = calls.now(*nodes, *[node.productPrefix() for node in nodes])
         return list(map(PlanNode, given[: len(sides)], given[len(sides) :]))
 
-    def _exchange(self, node: Any, above: tuple[PlanNode, ...], mark: Mark | None) -> ExchangeNode:
+    def _exchange(
+        self, here: PlanNode, above: tuple[PlanNode, ...], mark: Mark | None
+    ) -> ExchangeNode:
+        node = here.node
         with self._jvm.together() as calls:
             it = calls.on(node)
             cause = "" if mark else it.shuffleOrigin().productPrefix()
@@ -139,7 +143,7 @@ class ExchangeFinder:
             above,
             self._columns(node, given.names),
             partitioning,
-            kind,
+            kind if mark or here.name == _SHUFFLE else here.name,
             label,
             count,
             mark.first.node.wanted if mark else cause in _WANTED,
@@ -152,6 +156,12 @@ class ExchangeFinder:
         numbers = [column.exprId().id() for column in self._jvm.items(node.output())]
         places = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
         return tuple(places[number] for number in numbers)
+
+
+def is_exchange(name: str) -> bool:
+    """Return True for the name of Spark's exchange, or of the one that Comet, Gluten or RAPIDS puts
+    in its place."""
+    return name.endswith(_SHUFFLE)
 
 
 def without_spreads(jvm: Jvm, root: Any) -> Any:

@@ -60,7 +60,7 @@ class ExchangeNode:
     """For each column of the node the place of the stored column: repeated columns share one."""
     partitioning: Any
     kind: str
-    """The class of the partitioning."""
+    """The class of the partitioning, or of the exchange where it is another engine's."""
     label: str
     """The partitioning as Spark writes it."""
     count: int

@@ -30,7 +30,7 @@ from ..tasks.grouped.group_task import GroupTask
 from ..tasks.partial_aggregates import MergeTask, may_gain
 from ..types import check
 from .adaptive import check_parts, parts_of, skew_cuts, task_firsts
-from .exchange_finder import made_of_one, may_cut
+from .exchange_finder import is_exchange, made_of_one, may_cut
 from .exchange_nodes import KINDS, ROUND_ROBIN, Group, Mark, Plan, Shuffle, refused, through
 from .planner import Planner, Query
 from .scan_places import Scan
@@ -268,26 +268,28 @@ class QueryRunner:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
         label, result = node.public_label, self._name()
         described = description(result, self._plans.settings.hide(label))
-        with self._plans.active(f"headgate: prepare {described}"):
+        context, has_refused = self._exchanger.spark.sparkContext, any(refused(shuffle.inputs))
+        with (
+            self._plans.active(f"headgate: prepare {described}"),
+            accounted(context) if has_refused else nullcontext(),
+        ):
             scans = self._scans(shuffle.inputs)
             transport = self._transport(shuffle, scans)
             known = self._exchanger.job_context.known
             if node.kind == ROUND_ROBIN and not known.inputs(transport.lineage())[1]:
                 transport = self._transport(shuffle, scans, in_order=True)
             self.page.stage(result, label, transport.shown)
-            counted = any(refused(shuffle.inputs))
-            with accounted(self._exchanger.spark.sparkContext) if counted else nullcontext():
-                alone = node.wanted or not self._plans.adapting.coalesce
-                written = self._exchanger.write(
-                    transport,
-                    node.rows,
-                    node.count,
-                    label,
-                    result,
-                    self._plans.settings,
-                    None if alone else partial(task_firsts, self._plans.adapting),
-                    partial(self._plans.likely_bytes, shuffle),
-                )
+            alone = node.wanted or not self._plans.adapting.coalesce
+            written = self._exchanger.write(
+                transport,
+                node.rows,
+                node.count,
+                label,
+                result,
+                self._plans.settings,
+                None if alone else partial(task_firsts, self._plans.adapting),
+                partial(self._plans.likely_bytes, shuffle),
+            )
         took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
         return FinishedExchange(transport, written, node.label, took_s)
 
@@ -396,6 +398,8 @@ def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:
 def _refusal(plan: Plan, shuffle: Shuffle) -> str:
     if plan.refusal:
         return plan.refusal
+    if is_exchange(shuffle.node.kind):
+        return f"{shuffle.node.kind} is another engine's exchange"
     if shuffle.node.kind not in KINDS:
         return f"{shuffle.node.kind} is not known"
     try:
