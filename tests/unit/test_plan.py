@@ -99,7 +99,7 @@ def test_neighbours_come_along_where_they_are_wanted(
 
 def test_small_neighbours_of_large_ones_come_along() -> None:
     """One hot subpartition does not keep the readers of small ones from sharing their requests."""
-    whole = skewed(1_000, range(500, 501), 100_000, objects=8)
+    whole = skewed(1_000, range(500, 501), 1_000_000, objects=8)
     for at in (0, 700):
         assert all(piece.shared for piece in plan(deployment(whole, at, executors=8), Limits()))
     hot = deployment(whole, 500, executors=8)
