@@ -146,7 +146,7 @@ class PlacedResult:
     def largest(self, partitions: int) -> Mapping[int, Longs]:
         """Return the stored bytes of the largest subpartitions by partition: of all subpartitions,
         or of as many as `_LARGEST_NUMBERS` allow."""
-        count = max(1, _LARGEST_NUMBERS // partitions)
+        count = max(1, _LARGEST_NUMBERS // max(1, partitions))
         wanted = np.sort(np.argsort(self.totals()[1])[-count:])
         sizes = np.zeros((partitions, len(wanted)), np.int64)
         for placed in self.segments:

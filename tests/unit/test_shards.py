@@ -175,6 +175,7 @@ def test_objects_of_a_few_subpartitions_are_found_by_their_readers(
     assert list(range(subpartitions)) == list(result.largest(len(segments)))
     (largest,) = result.largest(1 << 19)  # so many partitions leave room for one
     assert sizes.max() == sizes[largest]
+    assert len(PlacedResult.of(replace(whole, sources=()), ()).largest(0)) == subpartitions
     cuts = sorted({0, subpartitions, *(min(border, subpartitions) for border in borders)})
     for first, last in pairwise(cuts):
         part = result.part(first, last - first)
