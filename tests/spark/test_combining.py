@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -232,6 +233,28 @@ def test_rows_that_cannot_be_combined_are_read_as_they_are(
     assert (first.released, combined.released is None) == (None, False)
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
     hg.release(out)
+    assert_is_clean(hg)
+
+
+def test_a_cancellation_while_rows_are_combined(
+    hg: Headgate, df: DataFrame, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query ends with Spark's error, and nothing of it stays."""
+    context, group = df.sparkSession.sparkContext, f"ended-{way}"
+
+    def cancelled(*given: Any) -> Any:
+        context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+        return combined_parts(*given)
+
+    monkeypatch.setattr(exchange, "combined_parts", cancelled)
+    context.setJobGroup(group, "of a test")
+    try:
+        with pytest.raises(Py4JJavaError, match="SPARK_JOB_CANCELLED"):
+            hg.repartition(df, SUBPARTITIONS, "k")
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    first, combined = hg.results()[-2:]
+    assert (first.released is None, combined.released is None) == (False, False)
     assert_is_clean(hg)
 
 

@@ -33,6 +33,7 @@ from ....storage.format.layout import Layout
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Readers, choose, predict
+from ..jvm.bridge import is_cancelled
 from ..jvm.catalyst import CatalystDoor, open_door
 from ..jvm.pages.query_page import QueryPage
 from ..jvm.scheduler import task_slots
@@ -323,10 +324,10 @@ class Exchanger:
             except BaseException:
                 self.drop(descriptor)
                 raise
-        except (Fenced, Closed):
-            self.drop(first)
-            raise
         except Exception as exc:  # Spark may raise anything
+            if isinstance(exc, Fenced | Closed) or is_cancelled(exc):
+                self.drop(first)
+                raise
             _LOG.warning("result %s is read as its map stage wrote it: %s", first.result, exc)
             self._state_way(first.result, predict(size, DIRECT, limits, costs))
             return self._stored(first, output, size.readers)

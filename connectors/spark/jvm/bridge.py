@@ -13,6 +13,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors.exceptions.captured import UnknownException, convert_exception
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -23,6 +24,11 @@ _COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
 _GENERATED = "org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass"
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _SCHEDULER = "org.apache.spark.scheduler."
+_CANCELLED = "[SPARK_JOB_CANCELLED]"
+_OF_THREADS = (
+    "java.util.concurrent.ExecutionException",
+    "org.apache.spark.util.SparkFatalException",
+)
 _PARTS = {"SortedRuns": ("RowInput", "ColumnInput")}
 CLASSES = {
     "class": "java.lang.Class",
@@ -265,6 +271,23 @@ def is_sparks(error: Exception) -> bool:
     if isinstance(error, Py4JJavaError):
         return _SCHEDULER in str(error)
     return _SCHEDULER in str(getattr(error, "_stackTrace", ""))
+
+
+def is_cancelled(error: Exception) -> bool:
+    """Return True if a job of Spark was ended by the user: nothing may go on instead."""
+    return _CANCELLED in str(error)
+
+
+def error_of_thread(error: Py4JJavaError) -> Exception:
+    """Return the error of a broadcast by itself, as adaptive execution raises it. Without adaptive
+    execution Spark raises the error of the thread that waited for the broadcast."""
+    java = error.java_exception
+    while java.getClass().getName() in _OF_THREADS and java.getCause() is not None:
+        java = java.getCause()
+    converted: Exception = convert_exception(java)
+    if isinstance(converted, UnknownException):
+        converted = Py4JJavaError(str(error.errmsg), java)
+    return converted
 
 
 class _Class:

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
-from .bridge import Jvm, name_of
+from .bridge import Jvm, is_cancelled, name_of
 from .saves import folder_of
 
 _BEGIN = re.compile(r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*+(\w+)", re.DOTALL)
@@ -97,7 +97,9 @@ def open_command(spark: SparkSession, text: str) -> WritingCommand | CacheComman
         return None
     try:
         return _opened(spark, text)
-    except (Py4JError, PySparkException):
+    except (Py4JError, PySparkException) as exc:
+        if is_cancelled(exc):
+            raise
         return None
 
 
