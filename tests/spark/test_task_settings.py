@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -100,6 +102,53 @@ def test_beside_the_exchanges(
     with setting(spark, {**conf, "spark.sql.adaptive.enabled": adaptive}):
         df = spark.sql(query.format(expression))
         assert told(df) == told(hg.offload(df))
+
+
+WRONG = {
+    "divided": "1 div (id - 3)",
+    "cast": "cast(concat('x', id) as int)",
+    "parsed": PARSED,
+    "raised": "raise_error(concat('wrong ', id))",
+}
+PLACES = {
+    "broadcast": JOINED,
+    "sent early": f"select * from ({JOINED}) a join (select max(id) m from range(9)) b on id < m",
+    "below an exchange": f"select x, count(*) from ({JOINED}) group by x",
+    "sampled": "select * from (select {} x, id from range(40)) order by x",
+    "map stage": "select {} x, count(*) from range(40) group by 1",
+}
+
+
+def error_of(act: Callable[[], object]) -> tuple[object, ...]:
+    """Return all that a user's code can know of an error."""
+    try:
+        act()
+    except PySparkException as exc:
+        contexts = [
+            (each.objectType(), each.startIndex(), each.fragment())
+            for each in exc.getQueryContext()
+            if each.contextType().name == "SQL"
+        ]
+        parameters = exc.getMessageParameters()
+        return type(exc), exc.getCondition(), exc.getSqlState(), parameters, contexts
+    except Py4JJavaError as exc:
+        return type(exc), exc.java_exception.getClass().getName()
+    raise AssertionError("no error")
+
+
+@pytest.mark.parametrize("expression", WRONG.values(), ids=WRONG)
+def test_errors_are_the_same(spark: SparkSession, hg: Headgate, expression: str) -> None:
+    """An error of the user's expression has Spark's type, condition, state and context, wherever in
+    the plan the expression is, with and without adaptive execution."""
+    wrong = []
+    asked = [*((place, "true") for place in PLACES), ("broadcast", "false")]
+    for place, adaptive in asked:
+        with setting(spark, {"spark.sql.adaptive.enabled": adaptive}):
+            df = spark.sql(PLACES[place].format(expression))
+            expected, actual = error_of(df.collect), error_of(partial(hg.offload, df))
+        if expected != actual:
+            wrong.append(f"{place}, adaptive {adaptive}: {expected} is {actual}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_an_error_that_a_setting_asks_for(spark: SparkSession, hg: Headgate) -> None:

@@ -16,18 +16,19 @@ from functools import cached_property
 from typing import Any
 
 from py4j.clientserver import ClientServer
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import _to_java_column
 from pyspark.sql.types import DecimalType, StructType
 
 from ....control.errors import Invalid
+from ..settings import is_true
 from ..tasks.exchange_tasks import SUBPARTITION
 from ..tasks.frames import layout_of
 from ..types import carried_schema, has_maps, is_small, stored_schema
 from ..versions import Version, version_of
-from .bridge import CLASSES, Jvm, name_of
+from .bridge import CLASSES, Jvm, error_of_thread, name_of
 from .compiled_classes import CompiledClasses
 from .gateway.dropped_objects import release_together
 from .keys import places
@@ -211,10 +212,15 @@ class CatalystDoor:
     @contextmanager
     def executing(self) -> Iterator[None]:
         """Make the session of the query that this thread runs the active one inside. Plans may
-        start jobs there."""
+        start jobs there, whose errors are raised as in the user's session."""
         require_carried()
         with self.active(getattr(self._thread, "session", None) or self._session):
-            yield
+            try:
+                yield
+            except Py4JJavaError as exc:
+                if not is_true(self._spark.conf.get("spark.sql.adaptive.enabled")):
+                    raise
+                raise error_of_thread(exc) from None
 
     def try_converter(self) -> None:
         """Make a converter for no columns.
