@@ -44,18 +44,22 @@ def pairs(draw: st.DrawFn) -> tuple[list[list[int]], list[dict[int, list[range]]
     return sizes, cuts
 
 
-@given(pairs(), st.booleans())
+@given(pairs(), st.booleans(), st.sampled_from([math.inf, 1, 2]))
 def test_rows_meet_once(
-    given_pairs: tuple[list[list[int]], list[dict[int, list[range]]]], coalesce: bool
+    given_pairs: tuple[list[list[int]], list[dict[int, list[range]]]],
+    coalesce: bool,
+    together_max: float,
 ) -> None:
-    """Rows of a subpartition meet each partition of the other side in exactly one task, and a cut
-    subpartition is not read together with its neighbours."""
+    """Rows of a subpartition meet each partition of the other side in exactly one task, a cut
+    subpartition is not read together with its neighbours, and no more are read together than may
+    be."""
     sizes, cuts = given_pairs
-    adapting = replace(ADAPTING, coalesce=coalesce)
+    adapting = replace(ADAPTING, coalesce=coalesce, together_max=together_max)
     parts = parts_of([np.array(each) for each in sizes], adapting, cuts)
     met: Counter[tuple[int, int, int]] = Counter()
     for first, second in zip(*parts, strict=True):
         assert first.subpartitions == second.subpartitions
+        assert len(first.subpartitions) <= together_max
         everything = range(PARTITIONS)
         left, right = first.partitions or everything, second.partitions or everything
         met.update(product(first.subpartitions, left, right))

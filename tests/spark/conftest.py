@@ -105,7 +105,8 @@ def build_session(place: Place, master: str, **more: str) -> SparkSession:
 @contextmanager
 def setting(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     """Change the session's configuration while the block runs."""
-    before = {key: spark.conf.get(key, None) for key in conf}
+    is_set = spark._jsparkSession.sessionState().conf().contains
+    before = {key: spark.conf.get(key) if is_set(key) else None for key in conf}
     for key, value in conf.items():
         spark.conf.set(key, value)
     try:

@@ -106,9 +106,9 @@ def test_beside_the_exchanges(
 
 WRONG = {
     "divided": "1 div (id - 3)",
-    "cast": "cast(concat('x', id) as int)",
-    "parsed": PARSED,
-    "raised": "raise_error(concat('wrong ', id))",
+    "cast": "if(id = 3, cast(concat('x', id) as int), 1)",
+    "parsed": f"if(id = 3, {PARSED}, null)",
+    "raised": "if(id = 3, raise_error('wrong'), null)",
 }
 PLACES = {
     "broadcast": JOINED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -39,6 +40,8 @@ class AdaptiveSettings:
     """A skewed subpartition is larger than the median times this."""
     broadcast_bytes: int
     """One side of a join is broadcast up to this size; -1 for never."""
+    together_max: float = math.inf
+    """The number of subpartitions that a part may have."""
 
 
 def adaptive_settings(
@@ -65,7 +68,18 @@ def adaptive_settings(
         skewed if cuts else math.inf,
         float(times),
         sent if on else -1,
+        float(conf.get(f"{_COALESCE}maxReducerPartitionsPerTask", None) or math.inf),
     )
+
+
+def initial_partitions(spark: SparkSession) -> str | None:
+    """Return the number of subpartitions where a query states none, None for the number that holds
+    without adaptive execution."""
+    conf = spark.conf
+    if (initial := conf.get(f"{_COALESCE}initialPartitionNum", None)) is None:
+        return None
+    on = conf.get("spark.sql.adaptive.enabled"), conf.get(f"{_COALESCE}enabled")
+    return initial if all(map(is_true, on)) else None
 
 
 def parts_of(
@@ -83,7 +97,8 @@ def parts_of(
     target = min(adapting.target_bytes, max(spread, adapting.least_bytes))
     alone = cut if adapting.coalesce else range(len(total))
     tasks: list[tuple[Part, ...]] = []
-    for span in _evenly(total.tolist(), target * _SLACK, alone, adapting.least_parts):
+    spans = partial(_together, total.tolist(), alone=alone, together_max=adapting.together_max)
+    for span in _evenly(spans, int(total.sum()), target * _SLACK, adapting.least_parts):
         pieces = [exchange_cuts.get(span.start, (None,)) for exchange_cuts in cuts]
         tasks += [
             tuple(Part(span, piece) for piece in combination) for combination in product(*pieces)
@@ -158,16 +173,17 @@ def skew_cuts(
 
 
 def _evenly(
-    sizes: Sequence[int], most: float, alone: Container[int], slots: int
+    ranges: Callable[[float], Iterable[range]], total: int, most: float, slots: int
 ) -> Sequence[range]:
-    """Return ranges of neighbours up to a size: as few as possible, or as many more as keep all
-    slots at work to the end. The largest range is about as small as their number allows."""
-    spans = list(_together(sizes, most, alone))
+    """Return ranges of neighbours up to a size, as `ranges` gives them for a size: as few as
+    possible, or as many more as keep all slots at work to the end. The largest range is about as
+    small as their number allows."""
+    spans = list(ranges(most))
     count = -(-len(spans) // slots) * slots if len(spans) > slots else len(spans)
-    low = min(most, sum(sizes) / count)
+    low = min(most, total / count)
     for _ in range(_STEPS):
         limit = (low + most) / 2
-        tried = list(_together(sizes, limit, alone))
+        tried = list(ranges(limit))
         if len(tried) <= count:
             spans, most = tried, limit
         else:
@@ -176,12 +192,16 @@ def _evenly(
 
 
 def _together(
-    sizes: Iterable[int], target: float, alone: Container[int] = frozenset()
+    sizes: Iterable[int],
+    target: float,
+    alone: Container[int] = frozenset(),
+    together_max: float = math.inf,
 ) -> Iterator[range]:
-    """Yield ranges of neighbours up to a size; each place in `alone` is a range of its own."""
+    """Yield ranges of neighbours up to a size and a number; each place in `alone` is a range of its
+    own."""
     start = span_size = end = 0
     for at, size in enumerate(sizes):
-        full = span_size > 0 and span_size + size > target
+        full = (span_size > 0 and span_size + size > target) or at - start >= together_max
         if at > start and (full or at in alone or start in alone):
             yield range(start, at)
             start, span_size = at, 0

@@ -26,7 +26,7 @@ from ..jvm.commands import OptimizedQuery
 from ..jvm.task_settings import TaskSettings
 from ..tasks.partial_aggregates import Merging
 from ..types import stored_schema
-from .adaptive import AdaptiveSettings, adaptive_settings
+from .adaptive import AdaptiveSettings, adaptive_settings, initial_partitions
 from .exchange_finder import (
     JOINS,
     TOP,
@@ -73,6 +73,8 @@ class Planner:
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
         self._session.conf().set(_HASHED_MAPS, "true")  # the optimizer sorts maps first
+        if (partitions := initial_partitions(spark)) is not None:
+            self._session.conf().set("spark.sql.shuffle.partitions", partitions)
         self._numbering = PartitionIds(door, self._session)
         self._places = ScanPlaces(jvm)
         self.stages = QueryStages(self._session, door)
@@ -354,7 +356,11 @@ class Planner:
         """Return a logical leaf of a known size. Python cannot make Spark's statistics, so the leaf
         takes those of a range of the same size."""
         numbers = self._session.range(max(1, size_bytes // 8))
-        stats = self._jvm["option"].apply(numbers.queryExecution().logical().stats())
+        stats = numbers.queryExecution().logical().stats()
+        named = [(stats.productElementName(at), at) for at in range(stats.productArity())]
+        # of sizes that were measured, Spark decides by the limit for adaptive execution
+        stats = stats.copy(*[name == "isRuntime" or stats.productElement(at) for name, at in named])
+        stats = self._jvm["option"].apply(stats)
         unknown = self._jvm["unknown"](0)
         return self._door.logical(output, self._door.no_rows(), unknown, statistics=stats)
 
