@@ -138,6 +138,7 @@ def measured(trial: Trial, side: str, folder: Path) -> tuple[str, ...]:
         out = out.cache() if trial.cached else out
         read = deadly(out, deaths)  # read twice: another DataFrame would have another shuffle
         assert len(read.collect()) == ROWS
+        assert len(hg.results()) == (side == "Headgate")
         assert len(list(maps.iterdir())) == MAPS
         before, files = executors(spark), shuffle_files(folder)
         trial.event(spark)

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from headgate import Headgate
 
+from ..spark.entered import by_spark_alone
 from .measure import Cost, Meter, middle
 from .places import attached, consume, rows
 from .tpch import views
@@ -63,7 +64,8 @@ def compare(
     warm up."""
     own, ours, writes = [], [], []
     for _ in range(rounds + _WARM_UP):
-        own.append(meter.measure(lambda: consume(df.repartition(n, key))))
+        with by_spark_alone(hg):
+            own.append(meter.measure(lambda: consume(df.repartition(n, key))))
         made: list[DataFrame] = []
         write = meter.measure(lambda made=made: made.append(hg.repartition(df, n, key)))  # type: ignore[misc]
         read = meter.measure(lambda made=made: consume(made[0]))  # type: ignore[misc]

@@ -7,6 +7,7 @@ from statistics import median
 from pyspark.sql import DataFrame, SparkSession
 from rich.table import Table
 
+from ..spark.entered import by_spark_alone
 from .places import attached, consume
 
 _WARM_UP = 40  # so many queries later the JVM has compiled most of what it runs
@@ -20,7 +21,8 @@ def run(spark: SparkSession, rounds: int, places: list[str]) -> Table:
         with attached(spark, place) as (hg, meter):
             own, ours, writes = [], [], []
             for _ in range(rounds + _WARM_UP):
-                own.append(meter.measure(lambda: consume(df.repartition(2, "k"))).wall_s)
+                with by_spark_alone(hg):
+                    own.append(meter.measure(lambda: consume(df.repartition(2, "k"))).wall_s)
                 made: list[DataFrame] = []
                 write = meter.measure(lambda made=made: made.append(hg.repartition(df, 2, "k")))  # type: ignore[misc]
                 read = meter.measure(lambda made=made: consume(made[0]))  # type: ignore[misc]

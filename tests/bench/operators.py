@@ -21,6 +21,7 @@ from rich.table import Table
 from headgate import Headgate
 
 from ..processes import descendants
+from ..spark.entered import by_spark_alone
 from .measure import peak_bytes
 from .places import ROWS, attached, consume, rows
 
@@ -164,7 +165,8 @@ def _compare(hg: Headgate, jvm: int, decider: Case, rounds: int) -> tuple[Side, 
         hg.release(out)
 
     def alone() -> None:
-        consume(decider.query)
+        with by_spark_alone(hg):
+            consume(decider.query)
 
     theirs, ours = Side(_SPARK), Side(_HEADGATE)
     while len(ours.took_s) < rounds or sum(theirs.took_s + ours.took_s) < _LEAST_S:

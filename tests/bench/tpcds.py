@@ -22,7 +22,7 @@ from headgate import Headgate
 
 from ..spark.cluster import findings, recorded
 from ..spark.conftest import setting
-from ..spark.entered import entered
+from ..spark.entered import by_spark_alone, entered
 from .answers import differs_in_order, near
 from .measured import TIMES, Measured, left, table, total
 from .places import attached
@@ -42,7 +42,8 @@ Collected = Callable[[SparkSession, Headgate, str], AbstractContextManager[list[
 
 @contextmanager
 def _by_spark(spark: SparkSession, hg: Headgate, text: str) -> Iterator[list[Row]]:
-    yield spark.sql(text).collect()
+    with by_spark_alone(hg):
+        yield spark.sql(text).collect()
 
 
 @contextmanager

@@ -111,7 +111,8 @@ def ask(way: str, tables: Path, texts: Mapping[int, str]) -> Answered:
         environment = os.environ | {"SPARK_CONF_DIR": folder, "PYSPARK_PYTHON": sys.executable}
         ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
-        rows, took_s = pickle.loads(answers.read_bytes())
+        rows, took_s, is_alone = pickle.loads(answers.read_bytes())
+    assert is_alone == (way == _ALONE), f"{way} has Spark's rows only if Headgate is not there"
     exchanges, left = (0, 0) if way == _ALONE else _exchanges(place, job)
     return Answered(rows, took_s, exchanges, left)
 

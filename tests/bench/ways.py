@@ -19,6 +19,7 @@ from headgate.storage.reading.ways import DIRECT, Prediction, choose, predict
 
 from ..spark.cluster import recorded
 from ..spark.conftest import setting
+from ..spark.entered import by_spark_alone
 from .exchange import add
 from .places import attached, consume
 
@@ -165,7 +166,7 @@ def _figures(spark: SparkSession, df: DataFrame) -> list[str]:
 
 
 def _own(spark: SparkSession, df: DataFrame) -> list[str]:
-    with attached(spark, "real") as (_, meter):
+    with attached(spark, "real") as (hg, meter), by_spark_alone(hg):
         cost = meter.measure(lambda: consume(df.repartition(_SUBPARTITIONS, "k")))
     figures = (f"{cpu_s:.1f}" for cpu_s in (cost.wall_s, cost.jvm_s, cost.python_s))
     return ["", "", "", *figures, "", ""]

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate
 
+from .entered import by_spark_alone
 from .generated import SETTINGS, Tree, shrunk
 
 _NOTHING_TO_WRITE = "there are no columns to repartition"
@@ -49,11 +50,12 @@ def set_all(spark: SparkSession, tree: Tree) -> None:
         spark.conf.set(key, value)
 
 
-def answer(spark: SparkSession, tree: Tree) -> tuple[DataFrame, list[str]]:
+def answer(spark: SparkSession, hg: Headgate, tree: Tree) -> tuple[DataFrame, list[str]]:
     """Return Spark's own DataFrame and answer, under the settings of the query."""
     set_all(spark, tree)
     df = spark.sql(tree.statement)
-    return df, told(df, tree)
+    with by_spark_alone(hg):
+        return df, told(df, tree)
 
 
 def told(df: DataFrame, tree: Tree) -> list[str]:
@@ -67,7 +69,9 @@ def difference(hg: Headgate, df: DataFrame, expected: list[str], tree: Tree) -> 
     try:
         out = hg.offload(df)
         done, actual = hg._queries.finished[out], told(out, tree)
-        expected_above, actual_above = _above(df, tree), _above(out, tree)
+        actual_above = _above(out, tree)
+        with by_spark_alone(hg):
+            expected_above = _above(df, tree)
     except Exception as exc:
         return Outcome(f"{type(exc).__name__}: {str(exc)[:_ERROR_CHARS]}")
     refused = [reason for _, reason in done.refused if reason != _NOTHING_TO_WRITE]
@@ -96,7 +100,7 @@ def _above(df: DataFrame, tree: Tree) -> list[str]:
 
 def ask(spark: SparkSession, hg: Headgate, tree: Tree) -> Outcome:
     try:
-        df, expected = answer(spark, tree)
+        df, expected = answer(spark, hg, tree)
     except (PySparkException, Py4JError) as exc:
         return Outcome(unanswered=str(exc)[:_ERROR_CHARS])
     return difference(hg, df, expected, tree)

@@ -77,7 +77,7 @@ def query(seed: int) -> Tree:
 def smaller(tree: Tree) -> Iterator[Tree]:
     """Yield smaller trees: a part of the same rule, a simpler choice, or a tree with one smaller
     part."""
-    yield from (part for part in _parts(tree) if part.rule == tree.rule)
+    yield from (part for part in parts(tree) if part.rule == tree.rule)
     yield from (simple for simple in (simplest(tree.rule),) if simple != tree)
     texts = RULES[tree.rule][: tree.choice + 1]
     simpler = {texts.index(text) for text in texts if _names(text) == _names(texts[-1])}
@@ -101,10 +101,10 @@ def shrunk(tree: Tree, differs: Callable[[Tree], bool], tries: int = 300) -> Tre
     return tree
 
 
-def _parts(tree: Tree) -> Iterator[Tree]:
+def parts(tree: Tree) -> Iterator[Tree]:
     for part in tree.inner:
         yield part
-        yield from _parts(part)
+        yield from parts(part)
 
 
 def _names(text: str) -> list[str]:

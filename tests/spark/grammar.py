@@ -75,6 +75,18 @@ _USED_AGAIN = (
     " a in (select a from w <where>)"
     " and not exists (select 1 from w i where i.c = o.c and i.b > 70))",
 )
+# An expression that depends on settings, at each place of a plan beside those of other rules: in
+# broadcasts, in subqueries, below the sample of a range, and between two exchanges.
+BY_SETTINGS = (
+    "(select /*+ broadcast(r) */ l.a, r.b, r.c, l.d, l.s from <sized> l join"
+    " (select a, max(c) c, max(bigint(<odd>)) b from <table> group by a) r on l.a = r.a)",
+    "(select /*+ broadcast(r) */ l.a, r.b, l.c, l.d, l.s from <relation> l left join"
+    " (select a, bigint(<odd>) b from few#) r on l.a = r.a)",
+    "(select a, (select max(bigint(<odd>)) from <other>) b, c, d, s from <relation>)",
+    "(select * from <relation> o where b >= (select min(bigint(<odd>)) from <table>))",
+    "(select /*+ repartition_by_range(4, b) */ a, bigint(<odd>) b, c, d, s from <relation>)",
+    "(select a, bigint(<odd>) b, c, d, s from (<grouped> from <relation> group by a, c))",
+)
 # The texts that may replace <name>, the simplest first; # is the number of the types, and @a and @c
 # are the keys as they are shown. No limit stands directly under a scalar subquery, because Spark
 # 4.3 loses its order there.
@@ -112,6 +124,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         " (select * from <relation> order by <order> limit 3) r <far>)",
         *_USED_AGAIN,
         *_COPIED * 3,
+        *BY_SETTINGS,
         "(select a, bigint(n) b, c, d, s from (select *, <ranked> n from <relation>) <ranks>)",
         "(select a, <scalar> b, c, d, s from (select distinct * from <relation>) o)",
         "(select o.a, x.b, c, d, s from <relation> o <lateral>)",

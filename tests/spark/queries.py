@@ -27,6 +27,7 @@ from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK
 
 from ..bench.measured import left
+from . import pairs
 from .asked import Outcome, ask, smallest
 from .conftest import build_session, real_place
 from .generated import query
@@ -56,7 +57,12 @@ def main() -> int:
         "--shrunk", type=int, default=SHRUNK_MAX, help="queries made smaller, of a process"
     )
     parser.add_argument("--planted", nargs="+", choices=[plant.__name__ for plant in PLANTED])
+    parser.add_argument(
+        "--pairs", action="store_true", help="all actions under pairs of settings instead"
+    )
     given = parser.parse_args()
+    if given.pairs:
+        return pairs.main()
     seeds = range(given.start, given.start + given.queries)
     if not given.planted:
         return report(seeds, given.shrunk, given.processes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from random import Random
 
 import pytest
 from py4j.protocol import Py4JError
@@ -11,10 +12,14 @@ from pyspark.sql import SparkSession
 
 from headgate import Headgate
 from headgate.connectors.spark.exchanges import driver_reads, transport
+from headgate.connectors.spark.patches import actions
+from headgate.connectors.spark.patches.writers import SAVES
 
+from . import pairs
 from .asked import answer, ask, smallest, told
-from .generated import query, shrunk
-from .grammar import tables
+from .entered import entered
+from .generated import parts, query, shrunk
+from .grammar import BY_SETTINGS, RULES, tables
 from .watched import Watched, lacks
 
 FIRST, COUNT = (int(os.environ.get(name, "0")) for name in ("QUERIES_FROM", "QUERIES"))
@@ -66,7 +71,7 @@ def test_generated_caches(spark: SparkSession, hg: Headgate) -> None:
     for seed in SEEDS[::10]:
         tree = query(seed)
         try:
-            _, expected = answer(spark, tree)
+            _, expected = answer(spark, hg, tree)
         except (PySparkException, Py4JError):
             continue
         cached, before = spark.sql(tree.statement).cache(), len(hg.results())
@@ -75,6 +80,41 @@ def test_generated_caches(spark: SparkSession, hg: Headgate) -> None:
         filled += len(hg.results()) > before
         cached.unpersist()
     assert filled >= len(SEEDS[::10]) // 2
+
+
+@pytest.mark.real
+def test_a_comparison_with_itself_is_none(spark: SparkSession, hg: Headgate) -> None:
+    """The harness refuses an answer of Spark's that came through Headgate."""
+    tables(spark)
+    with entered(hg, spark), pytest.raises(AssertionError, match="ran through Headgate"):
+        answer(spark, hg, query(0))
+
+
+def test_every_action_meets_settings() -> None:
+    """The runs under pairs of settings have every method that is replaced; saves have one
+    replacement, of which there are some."""
+    saves = {name for names in SAVES.values() for name in names} | {"foreachBatch"}
+    names = {name for _, name in actions._methods()} - saves
+    assert {"foreachPartition", "sql"} == names - pairs.ACTIONS.keys()
+    assert saves & pairs.ACTIONS.keys()
+
+
+def test_pairs_are_all_met() -> None:
+    """Each value of a setting meets each action, and each value of another setting."""
+    settings = {f"s{at}": "on" for at in range(4)}
+    drawn = list(pairs.runs(settings, Random(1)))
+    met = set().union(*(run.pairs(list(settings)) for run in drawn))
+    assert len(met) == len(pairs.ACTIONS) * 8 + 6 * 4
+    assert len(drawn) < len(pairs.ACTIONS) * 4
+
+
+@pytest.mark.parametrize("text", BY_SETTINGS)
+def test_settings_matter_everywhere(text: str) -> None:
+    """One query in two hundred or more has an expression that depends on settings at this place."""
+    place, drawn = RULES["relation"].index(text), 0
+    for seed in range(2000):
+        drawn += any((part.rule, part.choice) == ("relation", place) for part in parts(query(seed)))
+    assert drawn >= 10
 
 
 def test_shrinking() -> None:

@@ -356,11 +356,7 @@ class Planner:
         """Return a logical leaf of a known size. Python cannot make Spark's statistics, so the leaf
         takes those of a range of the same size."""
         numbers = self._session.range(max(1, size_bytes // 8))
-        stats = numbers.queryExecution().logical().stats()
-        named = [(stats.productElementName(at), at) for at in range(stats.productArity())]
-        # of sizes that were measured, Spark decides by the limit for adaptive execution
-        stats = stats.copy(*[name == "isRuntime" or stats.productElement(at) for name, at in named])
-        stats = self._jvm["option"].apply(stats)
+        stats = self._jvm["option"].apply(numbers.queryExecution().logical().stats())
         unknown = self._jvm["unknown"](0)
         return self._door.logical(output, self._door.no_rows(), unknown, statistics=stats)
 
