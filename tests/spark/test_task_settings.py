@@ -111,7 +111,11 @@ WRONG = {
     "raised": "if(id = 3, raise_error('wrong'), null)",
 }
 PLACES = {
-    "broadcast": JOINED,
+    "broadcast": "select /*+ broadcast(t) */ b.n, t.x from (select id % 5 i, count(*) n"
+    " from range(40) group by 1) b join (select id k, {} x from range(9)) t on b.i = t.k",
+    "broadcast below an exchange": "select t.x, count(*) from range(40) b join"
+    " (select /*+ broadcast(t) */ id k, {} x from range(9)) t on b.id = t.k group by 1",
+    "below a broadcast": JOINED,
     "sent early": f"select * from ({JOINED}) a join (select max(id) m from range(9)) b on id < m",
     "below an exchange": f"select x, count(*) from ({JOINED}) group by x",
     "sampled": "select * from (select {} x, id from range(40)) order by x",
