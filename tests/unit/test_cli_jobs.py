@@ -118,8 +118,9 @@ def test_commands_on_all_jobs_hold_no_indexes(
     """A command that holds the states of all jobs leaves out the indexes of their segments, those
     of snapshots as those of newer events: with them, three jobs would fill half a gigabyte."""
     states: list[JobState] = []
-    for job in (JOB, JobId("other")):
-        exchange(log, objects, close=False, settings=MasterSettings(snapshot_events=4), job=job)
+    for job, every in ((JOB, 4), (JobId("other"), 10_000)):
+        settings = MasterSettings(snapshot_events=every)
+        exchange(log, objects, close=False, settings=settings, job=job)
     assert any(any(indexes(snapshot.state)) for snapshot in known(log, "").values())
 
     def follow(*given: Any) -> dict[JobId, JobLog]:
