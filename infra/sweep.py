@@ -26,9 +26,8 @@ from ..control.master.announcer import Announcer
 from ..control.master.silence import lease_expired
 from ..control.master.thread import JobMasterThread
 from ..control.model.decide import decide
-from ..control.model.state import JobState
+from ..control.model.state import JobState, is_over
 from ..control.snapshots.resume import forget, take_up
-from ..control.snapshots.schedule import is_over
 
 _LOG = logging.getLogger(__name__)
 _EVENTS_MAX = 500

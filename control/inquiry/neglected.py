@@ -11,8 +11,8 @@ from ..events.types import Recorded, Tick
 from ..ids import JobId
 from ..model.decide import decide
 from ..model.replay import Replay, Snapshot
-from ..model.state import JobState
-from ..snapshots.schedule import is_left, is_over
+from ..model.state import JobState, is_over
+from ..snapshots.schedule import is_left
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ _LOG = logging.getLogger(__name__)
 _STEP_MS_MAX = 4_000
 _ANSWER_S_MAX = 3.0  # the time of three heartbeats
 _STATE_S_MAX = 60.0
+_GRANTS = 4  # partitions whose state is read at once
 
 
 @dataclass(slots=True)
@@ -68,14 +69,14 @@ class KafkaMembership(KafkaTransactions):
         self._held: dict[int, _Held] = {}
         self._found: list[Placed] = []
         self._failure: HeadgateError | None = None
-        self._later: dict[int, Deadline] = {}
-        self._granting: tuple[int, Future[Grant]] | None = None
+        self._later: dict[int, Deadline] = {}  # partitions that are to be taken up, and when
+        self._granting: dict[int, Future[Grant]] = {}
         self._taken = False
         self._name = ""
         self._consumer = clients.member(slot)
         self._outside = clients.consumer(clients.settings.masters_group)
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="headgate-settled")
-        self._asking_later = ThreadPoolExecutor(1, thread_name_prefix="headgate-later")
+        self._asking_grants = ThreadPoolExecutor(_GRANTS, thread_name_prefix="headgate-grant")
         self._outsider = self._consumer.consumer_group_metadata()
         self._place = self._outsider
         with clients.translated(f"joining the group of masters as slot {slot}"):
@@ -93,9 +94,11 @@ class KafkaMembership(KafkaTransactions):
             self._raise_ended()
         deadline, self._found = Deadline.after(timeout_s), []
         granted = len(self._held)
-        self._take_up_later()
+        self._take_up()
         while not self._found and granted == len(self._held):
-            self._take_all(deadline.left_s, 1)  # return early: a call may take partitions away
+            wait_s = min(PACE.gather_s, deadline.left_s) if self._later else deadline.left_s
+            self._take_all(wait_s, 1)  # return early: a call may take partitions away
+            self._take_up()
             if limit > 1:
                 self._take_all(0.0, limit - 1)
             if deadline.passed or self._failure is not None:
@@ -133,7 +136,7 @@ class KafkaMembership(KafkaTransactions):
 
     def close(self) -> None:
         super().close()
-        for asking in (self._asking, self._asking_later):
+        for asking in (self._asking, self._asking_grants):
             asking.shutdown(wait=True, cancel_futures=True)
         self._outside.close()
         with suppress(KafkaException, HeadgateError, RuntimeError):  # the client may be closed
@@ -181,59 +184,40 @@ class KafkaMembership(KafkaTransactions):
         return self._asking.submit(self._outside.committed, [place], _ANSWER_S_MAX)
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        starts = [TopicPartition(p.topic, p.partition, self._begin_at(p.partition)) for p in places]
+        starts = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in places]
         consumer.incremental_assign(starts)
-        if not_held := [place for place in starts if place.partition not in self._held]:
-            consumer.pause(not_held)
+        consumer.pause(starts)
+        count = self._clients.partitions()
+        for number in (place.partition for place in places):
+            if number < count:
+                self._later[number] = Deadline.after(0.0)
+                continue
+            text = "%s leaves partition %d alone: the jobs are spread over the first %d partitions"
+            _LOG.warning(text, self._what, number, count)
         # Read the place now, not at a commit: the coordinator accepts a step that names no member,
         # and the client of a member that was given up forgets its name before it calls `_lost`.
         self._place = consumer.consumer_group_metadata()
         self._name = consumer.memberid() or ""
 
-    def _begin_at(self, number: int) -> int:
-        """Take up a partition, and return the offset to read it from.
-
-        The client needs an offset in any case, so `poll` raises an error that occurs here. A
-        partition that is unavailable, for example without a leader, is taken up later.
-        """
-        if number >= (count := self._clients.partitions()):
-            text = "%s leaves partition %d alone: the jobs are spread over the first %d partitions"
-            _LOG.warning(text, self._what, number, count)
-            return OFFSET_BEGINNING
-        try:
-            grant = self._grant(number)
-        except Unavailable as exc:
-            _LOG.warning("%s will take up partition %d later: %s", self._what, number, exc)
-            self._later[number] = Deadline.after(PACE.retry_s)
-            return OFFSET_BEGINNING
-        except HeadgateError as exc:
-            self._failure = exc
-            return OFFSET_BEGINNING
-        self._held[number] = _Held(self._holder.granted(grant))
-        return self._held[number].position
-
-    def _take_up_later(self) -> None:
-        """Take up one of the unavailable partitions in a thread of its own, while steps go on."""
-        if self._granting is None:
-            due = [number for number, again in self._later.items() if again.passed]
-            if due:
-                self._granting = due[0], self._asking_later.submit(self._grant, due[0])
-            return
-        number, asked = self._granting
-        if not asked.done():
-            return
-        self._granting = None
-        del self._later[number]
-        try:
-            holding = _Held(self._holder.granted(asked.result()))
-        except Unavailable:
-            self._later[number] = Deadline.after(PACE.retry_s)
-            return
-        self._held[number] = holding
-        place = TopicPartition(self._clients.settings.events_topic, number, holding.position)
-        self._consumer.incremental_unassign([place])
-        self._consumer.incremental_assign([place])
-        self._consumer.resume([place])
+    def _take_up(self) -> None:
+        """Take up each partition as soon as its state is read, in threads of their own, while steps
+        go on. A partition that is unavailable, for example without a leader, is tried again."""
+        for number, again in self._later.items():
+            if number not in self._granting and again.passed:
+                self._granting[number] = self._asking_grants.submit(self._grant, number)
+        for number in [number for number, asked in self._granting.items() if asked.done()]:
+            try:
+                grant = self._granting.pop(number).result()
+            except Unavailable as exc:
+                _LOG.warning("%s will take up partition %d later: %s", self._what, number, exc)
+                self._later[number] = Deadline.after(PACE.retry_s)
+                continue
+            del self._later[number]
+            holding = self._held[number] = _Held(self._holder.granted(grant))
+            place = TopicPartition(self._clients.settings.events_topic, number, holding.position)
+            self._consumer.incremental_unassign([place])
+            self._consumer.incremental_assign([place])
+            self._consumer.resume([place])
 
     def _grant(self, number: int) -> Grant:
         clients, deadline = self._clients, Deadline.after(_STATE_S_MAX)
@@ -247,8 +231,7 @@ class KafkaMembership(KafkaTransactions):
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         for place in places:
             self._later.pop(place.partition, None)
-            if self._granting is not None and self._granting[0] == place.partition:
-                self._granting = None
+            self._granting.pop(place.partition, None)
         for number in {place.partition for place in places} & self._held.keys():
             self._let_go(number)
         consumer.incremental_unassign(places)

@@ -1,5 +1,6 @@
 """One job of a group of masters: a `JobDecider` that also measures the silence of the job's driver,
-checks the store of its objects, and clears what a driver that is gone has left.
+checks the store of its objects, and clears what a driver that is gone has left. And a partition
+with its jobs.
 
 A job whose log does not explain itself, or is of a newer version, is left alone: the master neither
 decides for it nor deletes its objects nor writes its snapshots.
@@ -9,14 +10,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from ..addresses import is_same_place
 from ..errors import HeadgateError
 from ..events.types import JobRegistered, LeaseExpired, Recorded, Tick
+from ..ids import JobId
 from ..model.decide import decide
 from ..model.replay import Derived, Snapshot
-from ..model.state import is_fenced
-from ..snapshots.schedule import SnapshotSchedule, is_left, is_over
+from ..model.state import is_fenced, is_over
+from ..snapshots.records import Ended, Standing
+from ..snapshots.schedule import SnapshotSchedule, is_left
 from .announcer import Announcer
 from .deletions import Clearing, Deletion, DeletionRetrier
 from .job_decider import JobDecider
@@ -175,3 +180,62 @@ class GroupJob(JobDecider):
                 store,
                 self._store,
             )
+
+
+@dataclass(slots=True)
+class HeldPartition:
+    """A partition that this master holds, with its jobs."""
+
+    oldest: int
+    """The oldest offset of the partition's log, when last asked for."""
+    standings: dict[JobId, Standing]
+    """The snapshot records of jobs that are not in `jobs` yet."""
+    outdated: tuple[JobId, ...] = ()
+    """Session jobs of another log, and those that the log has forgotten; their records are to be
+    deleted."""
+    jobs: dict[JobId, GroupJob] = field(default_factory=dict)
+    """The session jobs that go on, or ended under an older version."""
+    ended: dict[JobId, Ended] = field(default_factory=dict)
+    """The session jobs that have ended: their states are read when an event of them comes."""
+    ignored: dict[JobId, int] = field(default_factory=dict)
+    """Jobs for which no session master decides, each with the position after its newest event."""
+    touched: dict[JobId, GroupJob] = field(default_factory=dict)
+    """The jobs that the next commit looks at; none before the partition is recovered."""
+    recovered: bool = False
+    """True once the partition is read to its end, and this master decides in it."""
+
+    def needed(self, position: int, written: Collection[JobId]) -> int:
+        """Return the offset from which the partition must be read once the next steps of the
+        snapshots in `written` are committed: that of the oldest event that no snapshot has, or
+        `position`."""
+        unsaved = (
+            job.schedule.unsaved_then() if name in written else job.schedule.unsaved
+            for name, job in self.jobs.items()
+        )
+        return min((at for at in unsaved if at is not None), default=position)
+
+    def end(self, name: JobId) -> None:
+        """Keep no more than the records of a job that has ended and has nothing left to do."""
+        if (job := self.jobs.get(name)) is None or not job.is_over:
+            return
+        if (ended := job.schedule.ended) is not None:
+            self.ended[name] = ended
+            del self.jobs[name]
+
+    def forget(self) -> None:
+        """Forget the jobs of which the log has no event any more."""
+        oldest, ignored = self.oldest, self.ignored.items()
+        self.ignored = {name: position for name, position in ignored if position > oldest}
+        gone = [name for name, ended in self.ended.items() if ended.position <= oldest]
+        for name in gone:
+            self.standings[name] = Standing(frozenset(self.ended.pop(name).stored))
+        self.outdated += tuple(gone)
+
+    def alive(self) -> dict[JobId, GroupJob]:
+        """Return the jobs for which there may be work as time goes by. A job that has ended is
+        among them only when the log has forgotten it."""
+        return {
+            name: job
+            for name, job in self.jobs.items()
+            if not job.is_over or job.is_forgotten(self.oldest)
+        }

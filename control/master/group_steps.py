@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from types import MappingProxyType
@@ -24,19 +24,20 @@ from typing import ParamSpec, TypeVar
 
 from ..clock import Clock, Deadline
 from ..contract import SESSION, MasterSettings
-from ..errors import Fenced, Invalid, Unavailable
+from ..errors import Fenced, HeadgateError, Invalid, Unavailable
 from ..events.log_lines import write_line
 from ..events.types import Fact, JobRegistered, Newer, Recorded, Tick
 from ..ids import JobId
 from ..log import EventLog, Grant, Placed, StateRecord
 from ..model.replay import Derived, Snapshot
 from ..model.state import JobState
+from ..snapshots import records as snapshots
 from ..snapshots.records import Standing
 from ..snapshots.resume import take_up_partition
 from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
 from .deletions import Clearing, Deletion, DeletionRetrier
-from .group_job import GroupJob
+from .group_job import GroupJob, HeldPartition
 from .silence import MASTERS, LogTime, lease_expired
 
 _LOG = logging.getLogger(__name__)
@@ -45,45 +46,6 @@ _PART_BYTES = 16 << 10  # a larger record counts as several parts
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Held:
-    """A partition that this master holds, with its jobs."""
-
-    oldest: int
-    """The oldest offset of the partition's log, when last asked for."""
-    standings: dict[JobId, Standing]
-    """The snapshot records of jobs that are not in `jobs` yet."""
-    outdated: tuple[JobId, ...] = ()
-    """Session jobs of another log; their records are to be deleted."""
-    jobs: dict[JobId, GroupJob] = field(default_factory=dict)
-    """The session jobs."""
-    ignored: dict[JobId, int] = field(default_factory=dict)
-    """Jobs for which no session master decides, each with the position after its newest event."""
-    touched: dict[JobId, GroupJob] = field(default_factory=dict)
-    """The jobs that the next commit looks at; none before the partition is recovered."""
-    recovered: bool = False
-    """True once the partition is read to its end, and this master decides in it."""
-
-    def needed(self, position: int, written: Collection[JobId]) -> int:
-        """Return the offset from which the partition must be read once the next steps of the
-        snapshots in `written` are committed: that of the oldest event that no snapshot has, or
-        `position`."""
-        unsaved = (
-            job.schedule.unsaved_then() if name in written else job.schedule.unsaved
-            for name, job in self.jobs.items()
-        )
-        return min((at for at in unsaved if at is not None), default=position)
-
-    def alive(self) -> dict[JobId, GroupJob]:
-        """Return the jobs for which there may be work as time goes by. A job that has ended is
-        among them only when the log has forgotten it."""
-        return {
-            name: job
-            for name, job in self.jobs.items()
-            if not job.is_over or job.is_forgotten(self.oldest)
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +75,7 @@ class GroupSteps:
         deadline = settings.deadline(me.clock)
         self._settings = settings.within(log.retention_ms(deadline))
         self._identity = log.identity(deadline)
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, HeldPartition] = {}
         self._failed = DeletionRetrier(me.clock, settings.look_ms / 1000)
         self._cleared: deque[Clearing] = deque()
         self._time = LogTime(me.clock, settings.pace)
@@ -122,7 +84,9 @@ class GroupSteps:
 
     def granted(self, grant: Grant) -> int:
         resumption = take_up_partition(grant, self._identity)
-        partition = _Held(grant.offsets.start, dict(resumption.standings), resumption.outdated)
+        partition = HeldPartition(
+            grant.offsets.start, dict(resumption.standings), resumption.outdated
+        )
         self._held[grant.partition] = partition
         for name, snapshot in resumption.snapshots.items():
             if snapshot.mode == SESSION:
@@ -133,12 +97,18 @@ class GroupSteps:
         for name, error in resumption.newer.items():
             partition.jobs[name] = self._job(partition, name, None, resumption.position)
             partition.jobs[name].give_up(error)
+        for name, ended in resumption.ended.items():
+            if ended.mode == SESSION:
+                partition.ended[name] = ended
+            else:
+                partition.ignored[name] = ended.position
+        partition.forget()
         _LOG.info(
             "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",
             self._me.slot,
             grant.partition,
             resumption.position,
-            len(partition.jobs),
+            len(partition.jobs) + len(partition.ended),
         )
         return resumption.position
 
@@ -149,8 +119,12 @@ class GroupSteps:
     @property
     def states(self) -> Mapping[JobId, JobState]:
         """Return the committed states of the session jobs in the partitions that are held."""
-        jobs = (entry for partition in self._held.values() for entry in partition.jobs.items())
-        return MappingProxyType({name: job.state for name, job in jobs})
+        states = dict[JobId, JobState]()
+        for partition in self._held.values():
+            states |= {name: job.state for name, job in partition.jobs.items()}
+            ended = partition.ended.items()
+            states |= {name: snapshots.read(name, it.stored)[0].state for name, it in ended}
+        return MappingProxyType(states)
 
     def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
         """Read the next events, commit what follows from them, and return the deletions to run now.
@@ -204,14 +178,13 @@ class GroupSteps:
         self._next_oldest = Deadline.after(self._settings.pace.refresh_s, self._me.clock)
         for number, partition in self._held.items():
             over = (name for name, job in partition.jobs.items() if job.is_over)
-            if (known := next(chain(partition.ignored, over), None)) is None:
+            if (known := next(chain(partition.ignored, partition.ended, over), None)) is None:
                 continue
             try:
                 partition.oldest = self._log.oldest(known)
             except Unavailable as exc:
                 _LOG.warning("could not ask for the oldest offset of partition %d: %s", number, exc)
-            ignored = partition.ignored.items()
-            partition.ignored = {name: at for name, at in ignored if at > partition.oldest}
+            partition.forget()
 
     def close(self) -> None:
         """Leave the group; an open step is dropped."""
@@ -220,6 +193,10 @@ class GroupSteps:
     def _observe(self, placed: Placed) -> None:
         partition, event = self._held[placed.partition], placed.recorded.event
         job = partition.jobs.get(event.job)
+        if (ended := partition.ended.get(event.job)) is not None:
+            if placed.recorded.offset < ended.position:
+                return
+            job = self._go_on(partition, event.job)
         if job is None:
             if not self._begins(partition, placed.recorded):
                 return
@@ -231,7 +208,7 @@ class GroupSteps:
             if partition.recovered:
                 write_line(placed.recorded)
 
-    def _begins(self, partition: _Held, recorded: Recorded) -> bool:
+    def _begins(self, partition: HeldPartition, recorded: Recorded) -> bool:
         """Return True if a session job begins with the event. The name of a job of another mode is
         free once the log has none of that job's events."""
         name, body = recorded.event.job, recorded.event.body
@@ -246,8 +223,21 @@ class GroupSteps:
             partition.ignored[name] = recorded.offset + 1
         return False
 
+    def _go_on(self, partition: HeldPartition, name: JobId) -> GroupJob:
+        """Read the state of a job that has ended, because an event of it has come."""
+        ended, snapshot, error = partition.ended.pop(name), None, None
+        try:
+            snapshot, standing = snapshots.read(name, ended.stored)
+        except HeadgateError as exc:
+            standing, error = Standing(frozenset(ended.stored)), exc
+        partition.standings[name] = standing
+        job = partition.jobs[name] = self._job(partition, name, snapshot, ended.position)
+        if error is not None:
+            job.give_up(error)
+        return job
+
     def _job(
-        self, partition: _Held, name: JobId, snapshot: Snapshot | None, position: int
+        self, partition: HeldPartition, name: JobId, snapshot: Snapshot | None, position: int
     ) -> GroupJob:
         me = self._me
         announcer = Announcer(name, me.name, me.clock, me.numbers)
@@ -256,7 +246,7 @@ class GroupSteps:
         schedule = SnapshotSchedule(self._settings, self._identity, standing, position, now_ms)
         return GroupJob(announcer, snapshot, schedule, self._failed, me.store)
 
-    def _recovered(self) -> Iterator[_Held]:
+    def _recovered(self) -> Iterator[HeldPartition]:
         return (partition for partition in self._held.values() if partition.recovered)
 
     def _say(self, job: GroupJob, fact: Fact) -> None:
@@ -280,7 +270,7 @@ class GroupSteps:
                 if job is not None and job.take_back(cleared):
                     partition.touched[cleared.closed.job] = job
 
-    def _recover(self, number: int, partition: _Held) -> None:
+    def _recover(self, number: int, partition: HeldPartition) -> None:
         """Start to decide in a partition once it is read to its end: decisions that a former holder
         left open are due then."""
         end = self._membership.end(number)
@@ -345,7 +335,7 @@ class GroupSteps:
             self._membership.abort()
             write(*args, **kwargs)
 
-    def _keep_all(self, partition: _Held, position: int, number: int) -> None:
+    def _keep_all(self, partition: HeldPartition, position: int, number: int) -> None:
         due = (
             (name, job) for name, job in partition.touched.items() if job.writes_snapshot(position)
         )
@@ -361,7 +351,7 @@ class GroupSteps:
                 partition.jobs.pop(name, None)
         partition.outdated = ()
 
-    def _ended(self, partition: _Held) -> list[tuple[JobId, SnapshotSchedule]]:
+    def _ended(self, partition: HeldPartition) -> list[tuple[JobId, SnapshotSchedule]]:
         """Return the jobs whose records are to be deleted: those that have ended and have no event
         left in the log, and those of another log. A job of another log that has begun in this one
         is left out: its snapshots replace these records."""
@@ -379,7 +369,7 @@ class GroupSteps:
         return ended + foreign
 
     def _keep_batch(
-        self, partition: _Held, batch: Mapping[JobId, GroupJob], position: int, number: int
+        self, partition: HeldPartition, batch: Mapping[JobId, GroupJob], position: int, number: int
     ) -> None:
         """Write the next steps of snapshots in one transaction.
 
@@ -421,11 +411,14 @@ class GroupSteps:
             return exc
         return None
 
-    def _settle(self, partition: _Held) -> list[Deletion | Clearing]:
+    def _settle(self, partition: HeldPartition) -> list[Deletion | Clearing]:
         deletions = [
             deletion for job in partition.touched.values() for deletion in job.settle(self._cleared)
         ]
-        partition.touched = {name: job for name, job in partition.touched.items() if job.has_more}
+        touched = partition.touched
+        partition.touched = {name: job for name, job in touched.items() if job.has_more}
+        for name in touched.keys() - partition.touched.keys():
+            partition.end(name)
         return deletions
 
 

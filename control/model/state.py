@@ -239,3 +239,9 @@ def is_fenced(state: JobState, body: ev.Body) -> bool:
     if known is not None and (state.heard or 0) > known:
         return True
     return isinstance(body, _OF_A_DRIVER) and 0 < body.epoch < state.epoch
+
+
+def is_over(state: JobState) -> bool:
+    """Return True if the job is closed and none of its objects is left."""
+    attempts = (result.production.attempts for result in state.results.values())
+    return state.closed is not None and not any(attempts)

@@ -4,25 +4,29 @@ The index has position, epoch and results, each result with the checksum of its 
 records of different snapshots are never mixed. A value that is larger than a record is cut into
 parts. A large snapshot is written in several steps, the index in the last one: a result that has
 changed is written beside the record that the former index names, so that the former snapshot stands
-until then. Pure: `schedule.py` decides when a snapshot is written, and the log stores it.
+until then. A job that has ended is one small record: who takes up a partition of many such jobs
+reads only the head of each. Pure: `schedule.py` decides when a snapshot is written, and the log
+stores it.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from zlib import crc32
 
+from ..contract import SESSION
 from ..errors import Corrupt, Invalid
 from ..events import codec
 from ..ids import JobId, ResultId
 from ..log import Decisions, StateRecord, coverage_of
 from ..model.persistent import PersistentMap
 from ..model.replay import Snapshot
-from ..model.state import ResultState
+from ..model.state import ResultState, is_over
 from . import container
 
 FORMAT = 2
@@ -33,6 +37,11 @@ _NOTES = MappingProxyType({"headgate.format": str(FORMAT), "headgate.events": st
 # The head of every part: the number of parts, and the checksum of the value.
 _FRAME = struct.Struct(">HI")
 _ENTRY_BYTES = 100
+# The head of an ended job: mark, format, version of events, position, needed, mode, length of the
+# log's identity. The identity follows, then the snapshot, compressed.
+_ENDED = struct.Struct(">4sHHQQ?B")
+_ENDED_MARK = b"End\x01"
+_ENDED_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,23 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """The snapshot of an ended job, as far as a master must know of it until an event of the job
+    comes."""
+
+    position: int
+    """The snapshot has all events before this offset."""
+    needed: int
+    """No session job of the partition needs an event before this offset."""
+    mode: str
+    """The mode of the job's first registration; empty if it is none of a session."""
+    log: str
+    """The identity of the log that these offsets belong to."""
+    stored: Mapping[str, bytes]
+    """The records of the job by key."""
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """The snapshot records that the log has of a job."""
 
@@ -65,6 +91,8 @@ class Standing:
     """The keys of all records."""
     results: Mapping[ResultId, tuple[ResultState, Entry]] = field(default_factory=dict)
     """The state that the record of each result holds, and its entry in the index."""
+    ended: Ended | None = None
+    """The records, if they are those of an ended job."""
 
     def holds(self, name: ResultId, result: ResultState) -> bool:
         """Return True if the record of a result is there and holds this state."""
@@ -110,10 +138,12 @@ class SnapshotSteps:
         self.snapshot = snapshot
         self._before = before
         self._step_bytes = step_bytes
+        self._has_ended = is_over(snapshot.state)
         results = snapshot.state.results.items()
+        is_whole |= self._has_ended
         kept = {} if is_whole else {n: r for n, r in results if before.holds(n, r)}
         self._standing = {name: before.results[name] for name in kept}
-        self._bodies = self._changed()
+        self._bodies = iter(()) if self._has_ended else self._changed()
         self._records: list[StateRecord] = []
         self.is_last = False
         """True if the next step is the last one."""
@@ -138,6 +168,11 @@ class SnapshotSteps:
         """Return the records of the last step, and the standing after it. `needed` is the offset
         from which the partition must be read, as far as other jobs know."""
         job, results = self.snapshot.state.job, self.snapshot.state.results
+        if self._has_ended:
+            written = _cut(job, _pack_ended(replace(self.snapshot, needed=needed)))
+            stored = {part.key: part.body or b"" for part in written}
+            gone = [StateRecord(key, None) for key in sorted(self._before.keys - stored.keys())]
+            return (*gone, *written), Standing(frozenset(stored), ended=ended(job, stored))
         entries = tuple(self._standing[name][1] for name in results)
         state = replace(self.snapshot.state, results=PersistentMap())
         head = replace(self.snapshot, state=state, needed=needed)
@@ -193,7 +228,10 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
         Corrupt: the records hold no snapshot.
         Invalid: a newer version has written the snapshot.
     """
-    index = container.unpack(_joined(job, stored)[0], Index, _check_notes)
+    body, _ = _joined(job, stored)
+    if (ending := _head_of(body, stored)) is not None:
+        return _checked(job, _unpack_ended(body)), Standing(frozenset(stored), ended=ending)
+    index = container.unpack(body, Index, _check_notes)
     standing: dict[ResultId, tuple[ResultState, Entry]] = {}
     if len({entry.result for entry in index.entries}) < len(index.entries):
         raise Corrupt(f"the state of job {job} names a result twice")
@@ -204,11 +242,58 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
         standing[entry.result] = container.unpack(body, ResultState, _check_notes), entry
     results = PersistentMap({name: result for name, (result, _) in standing.items()})
     state = replace(index.head.state, results=results)
-    if state.job != job:
-        raise Corrupt(f"the state under job {job} belongs to job {state.job}")
-    if not (0 <= index.head.first <= index.head.position >= index.head.needed >= 0):
+    snapshot = _checked(job, replace(index.head, state=state))
+    return snapshot, Standing(frozenset(stored), standing)
+
+
+def ended(job: JobId, stored: Mapping[str, bytes]) -> Ended | None:
+    """Return what a job's records say if they are those of an ended job, in a known format.
+
+    Raises:
+        Corrupt: the records are incomplete.
+    """
+    if not stored.get(job, b"").startswith(_ENDED_MARK, _FRAME.size):
+        return None
+    return _head_of(_joined(job, stored)[0], stored)
+
+
+def _head_of(body: bytes, stored: Mapping[str, bytes]) -> Ended | None:
+    if not body.startswith(_ENDED_MARK):
+        return None
+    try:
+        _, form, events, position, needed, is_session, chars = _ENDED.unpack_from(body)
+        log = body[_ENDED.size : _ENDED.size + chars].decode()
+    except (struct.error, UnicodeDecodeError) as exc:
+        raise Corrupt("the head of an ended job cannot be read") from exc
+    _check_notes({"headgate.format": str(form), "headgate.events": str(events)})
+    return Ended(position, needed, SESSION if is_session else "", log, stored)
+
+
+def _pack_ended(snapshot: Snapshot) -> bytes:
+    log, is_session = snapshot.log.encode(), snapshot.mode == SESSION
+    versions, places = map(int, _NOTES.values()), (snapshot.position, snapshot.needed)
+    head = _ENDED.pack(_ENDED_MARK, *versions, *places, is_session, len(log))
+    return head + log + zlib.compress(container.pack(Index(snapshot, ()), _NOTES))
+
+
+def _unpack_ended(body: bytes) -> Snapshot:
+    start = _ENDED.size + body[_ENDED.size - 1]
+    packing = zlib.decompressobj()
+    try:
+        unpacked = packing.decompress(body[start:], _ENDED_BYTES_MAX)
+    except zlib.error as exc:
+        raise Corrupt(f"the state of an ended job cannot be read: {exc}") from exc
+    if not packing.eof:
+        raise Corrupt("the state of an ended job is incomplete, or too large")
+    return container.unpack(unpacked, Index, _check_notes).head
+
+
+def _checked(job: JobId, snapshot: Snapshot) -> Snapshot:
+    if snapshot.state.job != job:
+        raise Corrupt(f"the state under job {job} belongs to job {snapshot.state.job}")
+    if not (0 <= snapshot.first <= snapshot.position >= snapshot.needed >= 0):
         raise Corrupt(f"the state of job {job} has impossible offsets")
-    return replace(index.head, state=state), Standing(frozenset(stored), standing)
+    return snapshot
 
 
 def _key(job: JobId, entry: Entry) -> str:

@@ -17,10 +17,9 @@ from ..errors import Corrupt, Fenced, Invalid, Lost, OutcomeUnknown, Retryable, 
 from ..ids import JobId
 from ..log import EventLog, Follower, Grant, coverage_of, job_of, read_to
 from ..model.replay import Snapshot
-from ..model.state import JobState
+from ..model.state import JobState, is_over
 from . import records
-from .records import Coverage, Standing
-from .schedule import is_over
+from .records import Coverage, Ended, Standing
 
 _LOG = logging.getLogger(__name__)
 _EVENTS_MAX = 500
@@ -46,7 +45,9 @@ class Resumption:
     snapshots: Mapping[JobId, Snapshot]
     """The snapshots that can be used."""
     standings: Mapping[JobId, Standing]
-    """The snapshot records that the log has of each job."""
+    """The snapshot records that the log has of each job that has not ended."""
+    ended: Mapping[JobId, Ended]
+    """The jobs that have ended."""
     position: int
     """Every event that the snapshots do not have is at this offset or after it."""
     outdated: tuple[JobId, ...]
@@ -62,12 +63,16 @@ def take_up_partition(grant: Grant, log: str) -> Resumption:
     for a snapshot of another log, which says nothing about this one.
     """
     usable: dict[JobId, Snapshot] = {}
+    ended: dict[JobId, Ended] = {}
     standings: dict[JobId, Standing] = {}
     outdated: list[JobId] = []
     newer: dict[JobId, Invalid] = {}
     first, is_whole = grant.offsets.start, True
     for job, stored in _by_job(grant.state).items():
         try:
+            if (ending := _ended(job, stored, grant.offsets.stop, log)) is not None:
+                ended[job] = ending
+                continue
             snapshot, standings[job] = _read(job, stored)
         except Invalid as exc:
             newer[job] = exc
@@ -80,12 +85,24 @@ def take_up_partition(grant: Grant, log: str) -> Resumption:
             is_whole = False
         elif snapshot.mode == SESSION:
             outdated.append(job)
-    newest = max([snapshot.needed for snapshot in usable.values()], default=0)
+    needs = [snapshot.needed for snapshot in usable.values()]
+    newest = max([*needs, *(ending.needed for ending in ended.values())], default=0)
     needed = newest if is_whole else first
     for snapshot in usable.values():
         if snapshot.mode == SESSION and not is_over(snapshot.state):
             _warn_of_gap(snapshot, max(snapshot.position, needed), first)
-    return Resumption(usable, standings, max(needed, first), tuple(outdated), newer)
+    return Resumption(usable, standings, ended, max(needed, first), tuple(outdated), newer)
+
+
+def _ended(job: JobId, stored: Mapping[str, bytes], end: int, log: str) -> Ended | None:
+    """Return the snapshot of an ended job without its results, if it can be used; any other is for
+    `_read`."""
+    try:
+        ended = records.ended(job, stored)
+    except (Corrupt, Invalid):
+        return None
+    is_usable = ended is not None and ended.position <= end and ended.log in ("", log)
+    return ended if is_usable else None
 
 
 def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -> None:

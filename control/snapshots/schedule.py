@@ -17,9 +17,9 @@ from ..contract import MasterSettings
 from ..events.types import Promoted, Recorded, TrackingStopped
 from ..log import StateRecord
 from ..model.replay import Snapshot
-from ..model.state import JobState
+from ..model.state import JobState, is_over
 from . import records as snapshots
-from .records import SnapshotSteps, Standing
+from .records import Ended, SnapshotSteps, Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,11 @@ class SnapshotSchedule:
         """Return the position of the newest whole snapshot. At first, return the position at which
         the log was taken up."""
         return self._kept.position
+
+    @property
+    def ended(self) -> Ended | None:
+        """Return the newest snapshot if it is that of a job that has ended."""
+        return self._kept.standing.ended
 
     @property
     def unsaved(self) -> int | None:
@@ -145,12 +150,6 @@ class SnapshotSchedule:
     def end(self) -> tuple[StateRecord, ...]:
         """Return the records that remove everything of the job."""
         return snapshots.end(self._kept.standing)
-
-
-def is_over(state: JobState) -> bool:
-    """Return True if the job is closed and none of its objects is left."""
-    attempts = (result.production.attempts for result in state.results.values())
-    return state.closed is not None and not any(attempts)
 
 
 def is_left(state: JobState) -> bool:

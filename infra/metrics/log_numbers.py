@@ -26,7 +26,7 @@ from ...control.inquiry.listing import ListedJob, list_jobs
 from ...control.inquiry.neglected import JobLog
 from ...control.inquiry.reading import READ_S_MAX
 from ...control.log import EventLog, Placed
-from ...control.snapshots.schedule import is_over
+from ...control.model.state import is_over
 
 _LOG = logging.getLogger(__name__)
 LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -36,7 +36,10 @@ from .places import session
 _ALL = ["exchange", "fixed", "check", "transfer", "memory", "recovery", "master"]
 _ALONE: dict[str, Callable[[argparse.Namespace], Iterable[RenderableType]]] = {
     "transfer": lambda chosen: [transfer.run(chosen.rounds, tuple(chosen.counts))],
-    "recovery": lambda chosen: [recovery.run(chosen.events)],
+    "recovery": lambda chosen: [
+        recovery.run(chosen.events),
+        recovery.ended(chosen.events // 10),
+    ],
     "scale": lambda chosen: scale.run(chosen.page),
     "exporter": lambda chosen: [exporter.run(chosen.events)],
     "among": lambda chosen: [among.run(chosen.events)],

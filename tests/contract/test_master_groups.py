@@ -25,7 +25,7 @@ from headgate.control.kafka.clients import KafkaClients
 from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
 from headgate.control.kafka.membership import KafkaMembership
 from headgate.control.kafka.records import Place
-from headgate.control.log import EventLog, StateRecord, partition_of
+from headgate.control.log import EventLog, Grant, StateRecord, partition_of
 from headgate.control.memory.log import MemoryEventLog
 from headgate.infra.devstack import stack
 from headgate.testing.event_log_basics import LIMIT_S, append, decision, fact
@@ -99,7 +99,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     def test_a_member_ends_whatever_the_group_has_said(
         self, log: EventLog, opened: ExitStack
     ) -> None:
-        """A member that closes answers every grant and revocation that it has not read yet. It
+        """A member that closes answers every assignment and revocation that it has not read yet. It
         never hangs, and its granted partitions are revoked."""
         unread = self.member(opened, log, "unread")
         self.await_assigned(log)
@@ -107,9 +107,9 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         wait_for(lambda: len(away.read) == 2, away)
         SYSTEM_CLOCK.sleep_s(float(SESSION["max.poll.interval.ms"]) / 1000 + 1)
         opened.close()
-        for member in (unread, away):
-            assert {} == member.read
-            assert {"granted", "revoked"} == {what for what, *_ in member.changes}
+        assert [{}, {}] == [unread.read, away.read]
+        assert [] == unread.changes
+        assert {"granted", "revoked"} == {what for what, *_ in away.changes}
 
     def test_a_partition_that_is_away_holds_up_no_other(
         self,
@@ -146,6 +146,28 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         wait_for(lambda: "later" in member.events, member)
         opened.close()
         assert {} == member.read
+
+    def test_a_partition_is_decided_while_another_is_taken_up(
+        self,
+        log: EventLog,
+        jobs: tuple[JobId, JobId],
+        opened: ExitStack,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A member decides for each partition as soon as its state is read."""
+        grant, may_grant = KafkaMembership._grant, Event()
+
+        def granted(self: KafkaMembership, number: int) -> Grant:
+            assert number == 0 or may_grant.wait(LIMIT_S)
+            return grant(self, number)
+
+        monkeypatch.setattr(KafkaMembership, "_grant", granted)
+        member = self.member(opened, log, "one")
+        wait_for(holds(member, 0), member)
+        commit(member, decision(jobs[0], "taken"), {0: member.membership.position(0)})
+        may_grant.set()
+        wait_for(holds(member, 0, 1), member)
+        assert ["taken"] == member.events
 
     def test_a_decision_of_its_own_is_not_decoded(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.errors import Corrupt
+from headgate.control.errors import Corrupt, Invalid
 from headgate.control.events.types import Decision, Event, Fact, Produced, Recorded, SegmentSummary
 from headgate.control.ids import AttemptId, JobId, PartitionId
 from headgate.control.log import StateRecord
 from headgate.control.model.persistent import PersistentMap, PersistentSet
 from headgate.control.model.replay import Derived, Replay, Snapshot
-from headgate.control.model.state import JobState, ResultState
+from headgate.control.model.state import JobState, ResultState, is_over
 from headgate.control.snapshots import container
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
@@ -105,8 +105,8 @@ def test_a_snapshot_and_the_rest_is_the_whole(facts: list[Fact], late: list[int]
 @MANY
 @given(HISTORIES, st.integers(1, 4))
 def test_only_what_changed_is_written(facts: list[Fact], stride: int) -> None:
-    """Each of several snapshots is read back whole, without writing unchanged results again. At the
-    end no record is left."""
+    """Each of several snapshots is read back whole, without writing unchanged results again, unless
+    the job had ended. At the end no record is left."""
     replay, stored, standing = Replay(JOB), dict[str, bytes](), NOTHING
     before: JobState = replay.state
     for number, record in enumerate(log_of(facts, [0])):
@@ -114,10 +114,14 @@ def test_only_what_changed_is_written(facts: list[Fact], stride: int) -> None:
         if number % stride:
             continue
         snapshot = replay.snapshot(record.offset + 1)
+        had_ended = standing.ended is not None
         records, standing = snapshots.write(snapshot, standing)
         stored = kept(records, stored)
         assert snapshots.read(JOB, stored) == (snapshot, standing)
+        assert (standing.ended is not None) is is_over(snapshot.state)
+        assert standing.ended is None or {JOB} == stored.keys()
         same = {n for n, r in replay.state.results.items() if before.results.get(n) is r}
+        same = set() if had_ended else same
         assert not {f"{JOB}/{name}" for name in same} & {record.key for record in records}
         before = replay.state
     assert kept(snapshots.end(standing), stored) == {}
@@ -169,20 +173,26 @@ def test_damage_is_noticed(facts: list[Fact], data: st.DataObject) -> None:
 
 
 def test_newer_and_foreign_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot with a newer format, with newer events, or of another job is `Corrupt`."""
+    """A snapshot with a newer format or newer events is `Invalid`, that of an ended job too, and
+    one of another job is `Corrupt`."""
+    open_job = run(OPENING)[0]
     stored = kept(snapshots.write(Snapshot(run(OPENING)[0], (), 7, 3), NOTHING)[0])
     other = JobId("other")
     moved = {key.replace(JOB, other): body for key, body in stored.items()}
     with pytest.raises(Corrupt, match=f"{other} belongs to job {JOB}"):
         snapshots.read(other, moved)
+    ours = snapshots._NOTES
     for name in ("headgate.format", "headgate.events"):
-        notes = dict(snapshots._NOTES)
+        notes = dict(ours)
         notes[name] = str(int(notes[name]) + 1)
         with monkeypatch.context() as patch:
             patch.setattr(snapshots, "_NOTES", notes)
-            newer = kept(snapshots.write(Snapshot(run(OPENING)[0], (), 7, 3), NOTHING)[0])
-        with pytest.raises(Corrupt, match=f"{name} is {notes[name]}"):
-            snapshots.read(JOB, newer)
+            for state in (open_job, replace(open_job, closed="closed")):
+                newer = kept(snapshots.write(Snapshot(state, (), 7, 3), NOTHING)[0])
+                with monkeypatch.context() as this:
+                    this.setattr(snapshots, "_NOTES", ours)
+                    with pytest.raises(Invalid, match=f"{name} is {notes[name]}"):
+                        snapshots.read(JOB, newer)
 
 
 def test_a_shape_that_has_grown_takes_old_values() -> None:

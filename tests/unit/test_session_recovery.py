@@ -21,13 +21,14 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import JobId
 from headgate.control.inquiry.audit import audit
+from headgate.control.log import StateRecord
 from headgate.control.master import group_steps
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
-from headgate.control.model.replay import Replay
+from headgate.control.model.replay import Replay, Snapshot
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.resume import read_snapshots
@@ -137,6 +138,54 @@ def test_what_has_ended_stands_until_the_log_forgets_it() -> None:
     assert {} == standing(log, JOBS[0])
     live(log, (LIFE[0],), JOBS[0], by="third")
     assert 1 == audited(log, JOBS[0]).state.epoch
+
+
+@pytest.mark.parametrize("form", ["as an older version wrote it", "small"])
+def test_a_job_that_has_ended_is_read_when_an_event_of_it_comes(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job that has ended, a master keeps one record, and reads it when an event of the job
+    comes. A late attempt is deleted, and the next driver has the next epoch. So it is where an
+    older version has written the job."""
+    log, reads, is_old = MemoryEventLog(1), list[bytes](), form != "small"
+    with monkeypatch.context() as older:
+        if is_old:
+            older.setattr(snapshots, "is_over", lambda state: False)
+        live(log, (*LIFE, END), JOBS[0], by="first", settings=NEVER)
+    assert is_old or {JOBS[0]} == standing(log, JOBS[0]).keys()
+    unpack = snapshots._unpack_ended
+
+    def read(body: bytes) -> Snapshot:
+        reads.append(body)
+        return unpack(body)
+
+    monkeypatch.setattr(snapshots, "_unpack_ended", read)
+    storage = Storage()
+    with closing(joined(log)) as steps:
+        drive(log, storage, steps)
+        assert steps._held[0].recovered
+        assert [] == reads
+        state_facts(log, JOBS[0], produced(0, 9), by="late")
+        drive(log, storage, steps)
+        assert [(JOBS[0], produced(0, 9).attempt)] == storage.deleted
+        assert 1 == len(reads) + is_old
+        assert {} == steps._held[0].jobs
+        state_facts(log, JOBS[0], LIFE[0], by="second")
+        drive(log, storage, steps)
+        assert 2 == steps.states[JOBS[0]].epoch
+    assert 2 == audited(log, JOBS[0]).state.epoch
+
+
+@pytest.mark.parametrize("at", [6, 10, 12, 30, 45, -1])
+def test_an_ended_job_that_is_damaged_is_passed_over(at: int) -> None:
+    """The log is read from its oldest event where the record of an ended job is damaged."""
+    log = MemoryEventLog(1)
+    live(log, (*LIFE, END), JOBS[0], by="first", settings=NEVER)
+    body = bytearray(standing(log, JOBS[0])[JOBS[0]])
+    body[at] ^= 1
+    keep(log, JOBS[0], [StateRecord(JOBS[0], bytes(body))])
+    assert 0 == live(log, (LIFE[0],), JOBS[0], by="second")
+    assert 2 == audited(log, JOBS[0]).state.epoch
 
 
 def test_a_master_that_stays_forgets_what_the_log_has_forgotten() -> None:
