@@ -23,7 +23,7 @@ from headgate.storage.stores.files import FileBlobStore
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from ..doubles.loads import steady
-from ..doubles.real_masters import LIMIT_S, Context, events_of, give_up_steps, wait_for
+from ..doubles.real_masters import LIMIT_S, Context, events_of, give_up_steps, hurry, wait_for
 from ..link import Link
 
 pytestmark = pytest.mark.real
@@ -92,13 +92,14 @@ def test_steps_that_are_given_up_leave_nothing(log: KafkaEventLog, link: Link) -
 def test_masters_that_join_again_leave_nothing(log: KafkaEventLog, link: Link) -> None:
     """A master that loses the broker inside of a step, and joins the group again, leaves neither
     threads nor descriptors behind."""
-    far = KafkaEventLog(replace(log._settings, bootstrap=link.bootstrap, request_timeout_s=1.0))
+    far = KafkaEventLog(replace(log._settings, bootstrap=link.bootstrap))
 
     def join() -> None:
         me = MasterIdentity("one", "master one", SYSTEM_CLOCK, "")
         with closing(GroupSteps(far, me, MasterSettings())) as steps:
             while not any(partition.recovered for partition in steps._held.values()):
                 steps.step(0.1)
+            hurry(steps._membership)
             steps._membership.begin()
             link.cut()
             steps._membership.keep(StateRecord("job", b"unsent"))

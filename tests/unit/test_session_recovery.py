@@ -144,7 +144,7 @@ def test_what_has_ended_stands_until_the_log_forgets_it() -> None:
 def test_a_job_that_has_ended_is_read_when_an_event_of_it_comes(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a job that has ended, a master keeps one record, and reads it when an event of the job
+    """A master keeps one record of a job that has ended, and reads it when an event of the job
     comes. A late attempt is deleted, and the next driver has the next epoch. So it is where an
     older version has written the job."""
     log, reads, is_old = MemoryEventLog(1), list[bytes](), form != "small"
