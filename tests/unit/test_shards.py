@@ -149,7 +149,7 @@ def test_a_shard_that_is_damaged_on_its_way_is_read_again(effect: Effect) -> Non
 
 @given(
     subpartitions=st.integers(1, 60),
-    reaches=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), min_size=1, max_size=8),
+    reaches=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), max_size=8),
     borders=st.lists(st.integers(0, 60), max_size=5),
 )
 def test_objects_of_a_few_subpartitions_are_found_by_their_readers(
