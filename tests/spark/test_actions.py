@@ -78,14 +78,17 @@ def test_offloaded(spark: SparkSession, hg: Headgate, name: str) -> None:
     assert bool(stay) == (name == "rdd")
 
 
-def test_show(spark: SparkSession, hg: Headgate, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("most", [5, 2**31 - 1])
+def test_show(
+    spark: SparkSession, hg: Headgate, capsys: pytest.CaptureFixture[str], most: int
+) -> None:
     """`show` prints the same page as Spark, with its line about further rows."""
     df = counted(spark).orderBy("k")
-    df.show(5, False)
+    df.show(most, False)
     ours = capsys.readouterr().out
-    assert "only showing top 5 rows" in ours
+    assert ("only showing top 5 rows" in ours) == (most == 5)
     with detached(hg, spark):
-        df.show(5, False)
+        df.show(most, False)
     assert ours == capsys.readouterr().out
 
 

@@ -30,6 +30,7 @@ Action = Callable[..., Any]  # takes `Runs`, the original, and the arguments of 
 COLLECTED = ("collect", "tail")
 RUN = ("toPandas", "toArrow", "foreach", "foreachPartition")
 CHECKPOINTS = ("checkpoint", "localCheckpoint")
+_ROWS_MAX = 2**31 - 1  # of a limit
 _lock = threading.Lock()
 _entered: dict[str, list[Runs]] = {}
 _replaced: dict[tuple[type, str], Any] = {}
@@ -150,7 +151,7 @@ def _show(runs: Runs, original: Original, df: DataFrame, *args: Any, **more: Any
     n = args[0] if args else more.get("n", 20)
     if type(n) is not int or n < 0:
         return original(df, *args, **more)
-    with runs.once(df.limit(n + 1), True, "") as out:
+    with runs.once(df.limit(min(n, _ROWS_MAX - 1) + 1), True, "") as out:
         return original(out, *args, **more)
 
 
