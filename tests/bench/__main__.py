@@ -18,6 +18,7 @@ from . import (
     exporter,
     first,
     fixed,
+    joins,
     master,
     memory,
     operators,
@@ -49,6 +50,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], Iterable[RenderableType]]] = {
         *([master.small_jobs(chosen.rounds)] if "real" in chosen.places else []),
     ],
     "values": lambda chosen: [values.run(chosen.rounds)],
+    "joins": lambda chosen: joins.run(range(chosen.start, chosen.start + chosen.rounds * 10)),
     "first": lambda chosen: [first.run(chosen.rounds)],
     "unchanged": lambda chosen: unchanged.run(chosen.scale),
     "elastic": lambda chosen: [elastic.run(chosen.cases)],
@@ -69,6 +71,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=[], help="of operators, elastic: some names")
     parser.add_argument("--conf", nargs="+", default=[], metavar="KEY=VALUE", help="of the session")
     parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--start", type=int, default=0, help="of joins: the first seed")
     parser.add_argument("--picture", type=Path, default=Path("docs/trace.svg"), help="of trace")
     parser.add_argument("--page", type=Path, default=Path("docs/scale.md"), help="of scale")
     chosen = parser.parse_args()
