@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
+from headgate.connectors.spark.jvm.scheduler import await_listeners
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .conftest import setting
@@ -69,3 +70,18 @@ def left(hg: Headgate, act: Callable[[], Any]) -> dict[str, int]:
     act()
     after = hg.report().native
     return {why: n - before.get(why, 0) for why, n in after.items() if n > before.get(why, 0)}
+
+
+def broadcasts(spark: SparkSession) -> int:
+    """Return the number of broadcasts in Spark so far."""
+    core = spark.sparkContext._jsc.sc()
+    await_listeners(core)
+    jobs = core.statusStore().jobsList(None)
+    return len(
+        {
+            tag
+            for at in range(jobs.size())
+            for tag in jobs.apply(at).jobTags().mkString("\n").splitlines()
+            if "broadcast exchange" in tag
+        }
+    )

@@ -15,10 +15,11 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from headgate.connectors.spark.jvm.bridge import Jvm, name_of
-from headgate.connectors.spark.queries import adaptive, planner, runner, scan_places
+from headgate.connectors.spark.queries import adaptive, runner, scan_places
 from headgate.connectors.spark.queries.exchange_nodes import Group, Mark, Plan, Shuffle
 from headgate.connectors.spark.queries.planner import Planner
 from headgate.connectors.spark.queries.scan_places import Scan, ScanPlaces
+from headgate.connectors.spark.queries.stage_marks import StageMarks
 from headgate.connectors.spark.tasks.exchange_tasks import Part
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -85,10 +86,10 @@ def swap_parts(patch: pytest.MonkeyPatch) -> None:
 
 def reuse_for_another_filter(patch: pytest.MonkeyPatch) -> None:
     """An exchange takes the rows of another one that differs only in its filters."""
-    begin = Planner.begin
-    known: WeakKeyDictionary[Planner, dict[str, Mark]] = WeakKeyDictionary()
+    begin = StageMarks.begin
+    known: WeakKeyDictionary[StageMarks, dict[str, Mark]] = WeakKeyDictionary()
 
-    def blind(self: Planner, shuffle: Shuffle) -> bool:
+    def blind(self: StageMarks, shuffle: Shuffle) -> bool:
         text = _NUMBER.sub("", str(shuffle.node.physical.canonicalized().toString()))
         is_first = begin(self, shuffle)
         assert shuffle.mark is not None
@@ -100,7 +101,7 @@ def reuse_for_another_filter(patch: pytest.MonkeyPatch) -> None:
         shuffle.mark = alike
         return False
 
-    patch.setattr(Planner, "begin", blind)
+    patch.setattr(StageMarks, "begin", blind)
 
 
 def take_few_rows_for_none(patch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,14 @@ def take_few_rows_for_none(patch: pytest.MonkeyPatch) -> None:
 
 def take_no_groups_for_no_rows(patch: pytest.MonkeyPatch) -> None:
     """A count over an exchange without rows is planned again as an empty relation."""
-    patch.setattr(planner, "is_grouped", lambda logical: True)
+    place = Planner._place
+
+    def hasty(self: Planner, logical: Any, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
+        if shuffle.mark is None or shuffle.mark.rows:
+            return place(self, logical, shuffle, physical)
+        return logical, self._door.relation(logical.output())
+
+    patch.setattr(Planner, "_place", hasty)
 
 
 def lose_a_piece(patch: pytest.MonkeyPatch) -> None:
@@ -141,7 +149,7 @@ def broadcast_the_wrong_side(patch: pytest.MonkeyPatch) -> None:
     plan = Planner._plan
 
     def turned(self: Planner, logical: Any) -> Plan:
-        if not any(mark.rows >= 0 for mark in self._marks.values()):
+        if not any(mark.rows >= 0 for mark in self.begun.marks.values()):
             return plan(self, logical)
         kind = self._jvm.only(_RIGHT_OUTER)
         joins = [

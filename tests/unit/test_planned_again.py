@@ -34,7 +34,5 @@ def exchange(size_bytes: int | None, rows: int = 1) -> Any:
 def test_what_changes_the_plan(own: Any, opposite: list[int | None], again: bool) -> None:
     """An empty exchange does, and a small one opposite to what is large or not there yet."""
     runner = QueryRunner.__new__(QueryRunner)
-    plans: Any = SimpleNamespace(size_bytes=lambda mark: mark.size_bytes)
-    runner._plans = plans
     own.opposite = [exchange(size) for size in opposite]
     assert runner._changes_plan(own, LIMIT) == again

@@ -11,6 +11,8 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors.exceptions.captured import UnknownException, convert_exception
@@ -23,6 +25,7 @@ from .gateway.calls_together import CallsAtOnce, CallsTogether, LaterClass
 _COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
 _GENERATED = "org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass"
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
+_INVALID = "InvalidAQEPlanException"
 _SCHEDULER = "org.apache.spark.scheduler."
 _CANCELLED = "[SPARK_JOB_CANCELLED]"
 _OF_THREADS = (
@@ -83,6 +86,10 @@ CLASSES = {
     "sorted": "org.apache.spark.sql.execution.SortExec",
     "union": "org.apache.spark.sql.execution.UnionExec",
     "stage": "org.apache.spark.sql.execution.adaptive.LogicalQueryStage",
+    "shuffle stage": "org.apache.spark.sql.execution.adaptive.ShuffleQueryStageExec",
+    "broadcast stage": "org.apache.spark.sql.execution.adaptive.BroadcastQueryStageExec",
+    "optimizer": "org.apache.spark.sql.execution.adaptive.AQEOptimizer",
+    "map sizes": "org.apache.spark.MapOutputStatistics",
     "compiled": "org.apache.spark.sql.execution.WholeStageCodegenEvaluatorFactory",
     "exchange": "org.apache.spark.sql.execution.exchange.ShuffleExchangeExec",
     "types": "org.apache.spark.sql.types.DataTypes",
@@ -243,6 +250,18 @@ class Jvm:
         """Return the pattern that plans with subqueries contain."""
         return _module(self._jvm, _PATTERNS).PLAN_EXPRESSION()
 
+    @cached_property
+    def pruning(self) -> Any:
+        """Return the pattern of plans whose scans are pruned by the rows of a join's other side."""
+        return _module(self._jvm, _PATTERNS).DYNAMIC_PRUNING_SUBQUERY()
+
+    def longs(self, numbers: npt.NDArray[np.int64]) -> Any:
+        """Return numbers as an array of Java."""
+        raw = self.static("java.nio.ByteBuffer").wrap(numbers.astype(">i8").tobytes())
+        array = self._gateway.new_array(self._jvm.long, len(numbers))
+        raw.asLongBuffer().get(array)
+        return array
+
     def first_of_each(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Return the pairs without those whose key equals an earlier key."""
         keys = self["alike"]()
@@ -288,6 +307,11 @@ def error_of_thread(error: Py4JJavaError) -> Exception:
     if isinstance(converted, UnknownException):
         converted = Py4JJavaError(str(error.errmsg), java)
     return converted
+
+
+def is_invalid_plan(error: Exception) -> bool:
+    """Return True if Spark refuses a plan of its adaptive execution."""
+    return isinstance(error, Py4JJavaError) and _INVALID in error.java_exception.toString()
 
 
 class _Class:

@@ -42,6 +42,10 @@ class AdaptiveSettings:
     """One side of a join is broadcast up to this size; -1 for never."""
     together_max: float = math.inf
     """The number of subpartitions that a part may have."""
+    plans_again: bool = False
+    """Plan the rest of a query again as it becomes known what its exchanges and broadcasts are."""
+    evens_out: bool = False
+    """Read a large subpartition of a rebalance in pieces."""
 
 
 def adaptive_settings(
@@ -69,6 +73,8 @@ def adaptive_settings(
         float(times),
         sent if on else -1,
         float(conf.get(f"{_COALESCE}maxReducerPartitionsPerTask", None) or math.inf),
+        on,
+        on and is_true(conf.get("spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled")),
     )
 
 
@@ -169,6 +175,20 @@ def skew_cuts(
     bytes by partition of the largest subpartitions."""
     at_skewed = (at for at in skewed(sizes, adapting) if at in largest)
     cuts = {at: pieces(largest[at], sizes, adapting) for at in at_skewed}
+    return {at: cut for at, cut in cuts.items() if len(cut) > 1}
+
+
+def even_cuts(
+    largest: Mapping[int, Longs], sizes: Longs, adapting: AdaptiveSettings
+) -> dict[int, list[range]]:
+    """Return the pieces of the subpartitions of a rebalance that are larger than a part should be.
+    `largest` has the bytes by partition of the largest subpartitions."""
+    large = np.flatnonzero(sizes > adapting.target_bytes).tolist() if adapting.evens_out else ()
+    cuts = {
+        at: list(_together(largest[at].tolist(), adapting.target_bytes))
+        for at in large
+        if at in largest
+    }
     return {at: cut for at, cut in cuts.items() if len(cut) > 1}
 
 

@@ -10,10 +10,20 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from ..jvm.bridge import Jvm, name_of
-from .exchange_nodes import RANGE, ExchangeNode, Group, Mark, PlanNode, Shuffle
+from .exchange_nodes import (
+    RANGE,
+    Broadcast,
+    BroadcastMark,
+    ExchangeNode,
+    Group,
+    Mark,
+    PlanNode,
+    Shuffle,
+)
 
 _SHUFFLE, BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
-_LEAF, JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
+_BEGUN, _SENT = "ShuffleQueryStageExec", "BroadcastQueryStageExec"
+JOINS = ("SortMergeJoinExec", "ShuffledHashJoinExec")
 _SORT = "SortExec"
 TOP = "TakeOrderedAndProjectExec"
 _UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
@@ -31,7 +41,8 @@ _NO_MORE_ROWS = (
 _UNARY = (*_NO_MORE_ROWS, _SHUFFLE, TOP, BROADCAST, "ExpandExec", "ColumnarToRowExec")
 _BINARY = (*JOINS, "BroadcastHashJoinExec")
 _SIDES = {name: ("child",) for name in _UNARY} | {name: ("left", "right") for name in _BINARY}
-_LEAVES = (_LEAF, "FileSourceScanExec", "LocalTableScanExec", "RangeExec")
+_LIMITS = ("LocalLimitExec", "GlobalLimitExec")
+_LEAVES = ("RDDScanExec", "FileSourceScanExec", "LocalTableScanExec", "RangeExec")
 _ANYWHERE = {"UnspecifiedDistribution", "BroadcastDistribution"}
 _LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
 _RIGHT_CUT = ("Inner", "Cross", "RightOuter")
@@ -43,6 +54,7 @@ _SPREADS = (  # as the user has asked
     "REBALANCE_PARTITIONS_BY_NONE",
     "REBALANCE_PARTITIONS_BY_COL",
 )
+_REBALANCES = "REBALANCE_PARTITIONS_"
 _ENSURED = "ENSURE_REQUIREMENTS"  # by Spark: no logical node stands for such an exchange
 
 
@@ -50,13 +62,17 @@ class ExchangeFinder:
     """Finds the exchanges under a root. `shuffles` are all exchanges, each after the exchanges
     that it reads. `inputs` are the exchanges that the root's stage reads, `last` is that stage.
     `tops` are the nodes that take the top rows of several partitions: Spark shows no exchange for
-    these."""
+    these. `few` is the number of rows of which a limit or a sort would do nothing."""
 
-    def __init__(self, jvm: Jvm, marks: Mapping[int, Mark], root: Any) -> None:
+    def __init__(
+        self, jvm: Jvm, marks: Mapping[int, Mark], sent: Mapping[int, BroadcastMark], root: Any
+    ) -> None:
         self._jvm = jvm
         self._marks = marks
+        self._sent = sent
         self.shuffles: list[Shuffle] = []
         self.tops: list[Any] = []
+        self.few = 0
         self.last = Group()
         self.inputs = self._walk_from(root, self.last)
 
@@ -66,18 +82,29 @@ class ExchangeFinder:
     def _walk(
         self, here: PlanNode, group: Group, above: tuple[PlanNode, ...], nested: bool
     ) -> list[Shuffle]:
-        """Return the exchanges that the stage of this node reads, from this node down. Add every
-        exchange on the way to `shuffles`. `nested` is False if there is no subquery from here
-        down."""
+        """Return the exchanges that the stage of this node reads, from this node down, without
+        those behind a broadcast. Add every exchange on the way to `shuffles`. `nested` is False if
+        there is no subquery from here down."""
         node, name = here.node, here.name
         inputs: list[Shuffle] = []
         for subquery in self._jvm.items(node.subqueries()) if nested else ():
-            inputs += self._walk_from(subquery, Group())
-        mark = self._marks.get(node.rdd().id()) if name == _LEAF else None
-        sent = name == BROADCAST
+            inside = Group()
+            inputs += self._walk_from(subquery, inside)
+            group.broadcasts += inside.broadcasts
+        if name == _SENT:
+            sent = self._sent[node.id()]
+            group.broadcasts.append(Broadcast(node, None, [], Group(), sent))
+            return inputs
         shuffles = is_exchange(name)
-        if nested and (sent or shuffles):
+        if nested and (name == BROADCAST or shuffles):
             nested = _has_subqueries(node)
+        if name == BROADCAST:
+            stage = Group()
+            (child,) = self._children(here)
+            below = self._walk(child, stage, (), nested)
+            group.broadcasts.append(Broadcast(node, _origin(self._jvm, node), below, stage))
+            return inputs
+        mark = self._marks[node.id()] if name == _BEGUN else None
         if shuffles or mark:
             stage = Group()
             below = []
@@ -85,32 +112,40 @@ class ExchangeFinder:
                 (child,) = self._children(here)
                 below = self._walk(child, stage, (), nested)
             shuffle = Shuffle(self._exchange(here, above, mark), below, stage, group, mark)
+            if shuffle.node.kind == RANGE and not mark:
+                self.few = max(self.few, 1)
             group.shuffles.append(shuffle)
             self.shuffles.append(shuffle)
             return [*inputs, shuffle]
         if name == _FILTER and _NO_NULLS.sub("", node.condition().toString()):
             group.filters += 1
+        if name in _LIMITS:
+            self.few = max(self.few, node.limit())
         if name == TOP and partitions(node.child()) != 1:
             self.tops.append(node)
+        return inputs + self._below(here, group, above, nested)
+
+    def _below(
+        self, here: PlanNode, group: Group, above: tuple[PlanNode, ...], nested: bool
+    ) -> list[Shuffle]:
+        """Return the exchanges that the stage of a node reads below the node."""
         children = self._children(here)
         if not children:
             group.others = True
-        apart = name == _UNION and name_of(node.outputPartitioning()) == _UNKNOWN
+        apart = here.name == _UNION and name_of(here.node.outputPartitioning()) == _UNKNOWN
         sides = []
         for child in children:
-            child_group = Group() if apart or sent else group
-            sides.append(self._walk(child, child_group, () if sent else (*above, here), nested))
+            child_group = Group() if apart else group
+            sides.append(self._walk(child, child_group, (*above, here), nested))
             if apart:
                 group.others |= child_group.others
                 group.filters += child_group.filters
-                group.sent += child_group.sent
-        if sent:
-            group.sent += child_group.sent or ([] if nested or any(sides) else [node])
-        if name in JOINS:
+                group.broadcasts += child_group.broadcasts
+        if here.name in JOINS:
             for side, opposite in zip(sides, reversed(sides), strict=True):
                 for exchange in side:
                     exchange.opposite = exchange.opposite or opposite
-        return inputs + [exchange for side in sides for exchange in side]
+        return [exchange for side in sides for exchange in side]
 
     def _children(self, above: PlanNode) -> list[PlanNode]:
         if above.name in _LEAVES:
@@ -147,6 +182,7 @@ class ExchangeFinder:
             label,
             count,
             mark.first.node.wanted if mark else cause in _WANTED,
+            mark.first.node.spreads_evenly if mark else cause.startswith(_REBALANCES),
         )
 
     def _columns(self, node: Any, names: Sequence[str]) -> tuple[int, ...]:
@@ -203,21 +239,29 @@ def over(shuffle: Shuffle, names: Container[str]) -> tuple[Any, ...]:
 
 
 def may_cut(jvm: Jvm, group: Group) -> list[bool]:
-    """Return for each exchange of a stage whether its skewed subpartitions may be cut. The stage
-    must read two exchanges and join them, the type of the join must allow it, and no node above the
-    join may rely on where rows are."""
+    """Return for each exchange of a stage whether its large subpartitions may be cut. The stage
+    must read one rebalance, or two exchanges and join them as the type of the join allows, and no
+    node above may rely on where rows are."""
+    nothing, first = [False] * len(group.shuffles), group.shuffles[0].node
+    if len(group.shuffles) == 1 and first.spreads_evenly:
+        return [_is_free(jvm, [each.node for each in first.above])]
     joins = [over(shuffle, JOINS) for shuffle in group.shuffles]
     if len(joins) != 2 or not all(joins) or joins[0][-1] is not joins[1][-1]:
-        return [False] * len(joins)
+        return nothing
     left, right = (shuffle.node.physical for shuffle in group.shuffles)
     if left == right:  # one exchange at both places cannot be read in two ways
-        return [False, False]
+        return nothing
     *above, join = joins[0]
-    wanted = [each for node in above for each in jvm.items(node.requiredChildDistribution())]
-    if not {name_of(distribution) for distribution in wanted} <= _ANYWHERE:
-        return [False, False]
+    if not _is_free(jvm, above):
+        return nothing
     kind = join.joinType().toString()
     return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
+
+
+def _is_free(jvm: Jvm, above: Sequence[Any]) -> bool:
+    """Return True if no node relies on where its rows are."""
+    wanted = [each for node in above for each in jvm.items(node.requiredChildDistribution())]
+    return {name_of(distribution) for distribution in wanted} <= _ANYWHERE
 
 
 def made_of_one(shuffle: Shuffle) -> Shuffle | None:
@@ -260,10 +304,6 @@ def _origin(jvm: Jvm, node: Any) -> Any:
         if logical is not None:
             return logical
         node = node.child()
-
-
-def is_grouped(logical: Any) -> bool:
-    return name_of(logical) == "Aggregate" and logical.groupingExpressions().nonEmpty()
 
 
 def partitions(node: Any) -> int:

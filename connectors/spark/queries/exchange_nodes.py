@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +30,8 @@ class Group:
     """True when the stage reads something else too."""
     filters: int = 0
     """The number of filters in the stage, without those that only drop nulls."""
-    sent: list[Any] = field(default_factory=list)
-    """The nodes that broadcast rows to the stage and read no exchange and no other broadcast: Spark
-    would wait for that, but not for long. None has a subquery below: with its answer in it, Spark
-    does not find such rows equal to those that it would make later."""
+    broadcasts: list[Broadcast] = field(default_factory=list)
+    """The rows that are broadcast to the stage, also to its subqueries."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -67,6 +65,8 @@ class ExchangeNode:
     """The number of its partitions in Spark's plan: subpartitions here."""
     wanted: bool
     """True when the query requires this number of partitions, as a repartition by number does."""
+    spreads_evenly: bool
+    """True if it is there to make partitions of about the same size: a rebalance."""
 
     @property
     def rows(self) -> StructType:
@@ -148,6 +148,42 @@ class Shuffle:
         return self.mark is not None and self.mark.rows >= 0
 
 
+@dataclass(eq=False, slots=True)
+class Broadcast:
+    """Rows that are broadcast to one stage of a plan."""
+
+    node: Any
+    """Spark's own node, or the leaf in its place once the broadcast has begun."""
+    logical: Any
+    """The logical node whose rows it sends, None for such a leaf."""
+    inputs: list[Shuffle]
+    """The exchanges that it reads."""
+    stage: Group
+    """The exchanges that it reads directly, side by side, and what is broadcast to it."""
+    sent: BroadcastMark | None = None
+    """The broadcast that has begun; equal ones share it."""
+    form: int = -1
+    """The number that broadcasts of the same rows share, -1 until it is asked for."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.sent is not None and self.sent.rows >= 0
+
+
+@dataclass(eq=False, slots=True)
+class BroadcastMark:
+    """A broadcast that has begun."""
+
+    stage: Any
+    """Spark's node for it in plans, whose number tells it from others."""
+    exchange: Any
+    """Spark's own node that makes it."""
+    rows: int = -1
+    """The number of its rows, -1 until it has ended."""
+    joins_nothing: bool = False
+    """True if no row of the other side can be joined with it."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Caller:
     """A node whose work is done by the tasks that read its exchanges."""
@@ -162,14 +198,21 @@ class Caller:
 class Mark:
     """An exchange that has begun."""
 
-    rdd: Any
-    """An RDD without rows, whose id tells this mark from others."""
+    stage: Any
+    """Spark's node for it in plans, whose number tells this mark from others."""
     first: Shuffle
     """The exchange as it began; equal exchanges of all plans share its mark."""
     rows: int = -1
     """The number of its rows, -1 until it is done."""
     plain_bytes: int = 0
     """The size of its rows without compression, known when it is done."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of its rows, if it is done, as Spark counts its own rows: in memory,
+        where each column takes at least eight bytes."""
+        columns = len(self.first.node.given)
+        return 8 * self.rows + max(8 * self.rows * columns, self.plain_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +232,40 @@ class Plan:
     """The last stage."""
     refusal: str
     """The reason why all exchanges are left to Spark, empty when they are not."""
+    few: int = 0
+    """The number of rows that may make parts of the plan needless."""
     is_shortened: bool = False
     """True if an exchange was left out whose rows only `top` would read."""
+
+    @property
+    def broadcasts(self) -> Iterator[Broadcast]:
+        """Yield all broadcasts, each after those to its own stage."""
+        for stage in (*(shuffle.stage for shuffle in self.shuffles), self.last):
+            yield from _all_broadcasts(stage)
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of exchanges that have not begun."""
+        return sum(shuffle.mark is None for shuffle in self.shuffles)
+
+
+def _all_broadcasts(stage: Group) -> Iterator[Broadcast]:
+    for broadcast in stage.broadcasts:
+        yield from _all_broadcasts(broadcast.stage)
+        yield broadcast
+
+
+def all_sent(stage: Group, inputs: Iterable[Shuffle]) -> Iterator[Broadcast]:
+    """Yield what is broadcast to a stage, and to the exchanges below that are left to Spark."""
+    for each in (stage, *(shuffle.stage for shuffle in refused(inputs))):
+        yield from each.broadcasts
+
+
+def are_there(inputs: Sequence[Shuffle], stage: Group) -> bool:
+    """Return True if all is done that a stage reads, and that is broadcast to it."""
+    return all(shuffle.is_done for shuffle in through(inputs)) and all(
+        broadcast.is_done for broadcast in all_sent(stage, inputs)
+    )
 
 
 def refused(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:

@@ -8,18 +8,17 @@ which would hide the plan.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import count
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ....control.errors import Corrupt
-from ..jvm.bridge import name_of, schema_of
+from ..jvm.bridge import is_invalid_plan, name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..jvm.commands import OptimizedQuery
@@ -31,18 +30,29 @@ from .exchange_finder import (
     JOINS,
     TOP,
     ExchangeFinder,
-    is_grouped,
     link,
     made_of,
     over,
     without_spreads,
 )
-from .exchange_nodes import HASH, RANGE, ExchangeNode, Mark, Plan, Shuffle, through
+from .exchange_nodes import (
+    HASH,
+    RANGE,
+    Broadcast,
+    BroadcastMark,
+    ExchangeNode,
+    Group,
+    Plan,
+    Shuffle,
+    all_sent,
+    through,
+)
 from .output_columns import OutputColumns
 from .partition_ids import PartitionIds
 from .pushdown import merging_of, plan_calls
 from .query_stages import QueryStages
 from .scan_places import Scan, ScanPlaces
+from .stage_marks import StageMarks
 
 _SINGLE = "org.apache.spark.sql.catalyst.plans.physical.SinglePartition"
 _ASCENDING = (
@@ -53,7 +63,7 @@ _ENSURED = "org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS"
 _FUSED = "spark.sql.codegen.wholeStage"
 _HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2  # the share of rows that a filter is assumed to keep
-_CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+_VALID = "org.apache.spark.sql.execution.adaptive.ValidateSparkPlan"
 _COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
 _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
 _SEED = 42
@@ -78,11 +88,7 @@ class Planner:
         self._numbering = PartitionIds(door, self._session)
         self._places = ScanPlaces(jvm)
         self.stages = QueryStages(self._session, door)
-        self._alike = jvm["alike"]()
-        self._forms = count()
-        self._begun: dict[int, Mark] = {}
-        self._marks: dict[int, Mark] = {}
-        self._running: list[tuple[Any, Shuffle, Any]] = []
+        self.begun = StageMarks(jvm, self._places)
         self._asked: Any = None
         self._logical: Any = None
         self._cache: Cache | None = None
@@ -125,60 +131,73 @@ class Planner:
         return self._logical
 
     def plan_again(self, plan: Plan) -> Plan:
-        """Plan the rest of a query again, with the sizes of the exchanges that are done."""
+        """Plan the rest of a query again, by Spark's own rules, with what is known of the exchanges
+        and broadcasts that are done. Return the same plan where Spark would keep it, too."""
         with self.active():
-            ended = [each for each in self._running if each[1].is_done]
-            self._running = [each for each in self._running if not each[1].is_done]
             # of equal nodes the first counts: the uppermost exchange, which has the fewest rows
             begun = [
-                (shuffle.node.logical, shuffle, physical)
+                self._place(shuffle.node.logical, shuffle, physical)
                 for shuffle in reversed(plan.shuffles)
                 if shuffle.mark is not None
                 and name_of(shuffle.node.physical) == _SHUFFLE
                 and (physical := made_of(shuffle.node)) is not None
             ]
-            placed = [self._place(*each) for each in begun + ended]
-            places = self._jvm.first_of_each(placed)
-            logical = self._places.replace(plan.logical, places)
-            if any(mark.rows == 0 for mark in self._marks.values()):
-                logical = self._jvm.only(_CUT).apply(logical)
-            return self._plan(logical)
+            begun += [
+                self._place_sent(each) for each in plan.broadcasts if self._is_told(plan, each)
+            ]
+            logical = self._places.replace(plan.logical, self._jvm.first_of_each(begun))
+            try:
+                again = self._plan(self._optimized_again(logical))
+            except Exception as exc:
+                if not is_invalid_plan(exc):
+                    raise
+                return plan
+        for shuffle in again.shuffles:
+            if shuffle.mark is None and all(read.mark for read in shuffle.inputs):
+                shuffle.mark = self.begun.earlier(shuffle)
+        for each in again.broadcasts:
+            if each.sent is None and all(read.mark for read in through(each.inputs)):
+                each.sent = self.begun.earlier(each)
+        return again if again.waiting <= plan.waiting else plan
 
-    def begin(self, shuffle: Shuffle) -> bool:
-        """Mark an exchange as begun. Return False if an exchange with the same rows in the same
-        partitions has begun before: they share its mark."""
-        form = self._form(shuffle)
-        if (begun := self._begun.get(form)) is not None:
-            shuffle.mark = begun
-            return False
-        with self.active(), self._jvm.together() as calls:
-            rdd = self._door.no_rows()
-            rdd, number = calls.now(rdd, calls.on(rdd).id())
-        shuffle.mark = self._begun[form] = self._marks[number] = Mark(rdd, shuffle)
-        return True
+    def _optimized_again(self, logical: Any) -> Any:
+        """Return a logical plan after the rules of Spark's adaptive execution, which executes
+        subqueries apart."""
+        rules = self._session.sessionState().adaptiveRulesHolder().runtimeOptimizerRules()
+        optimizer = self._jvm["optimizer"](self._session.sessionState().conf(), rules)
+        if logical.containsPattern(self._jvm.subquery):
+            inside = self._jvm.items(logical.subqueriesAll())
+            places = [(plan, optimizer.execute(plan)) for plan in reversed(inside)]
+            logical = self._places.replace(logical, self._jvm.first_of_each(places))
+        logical.invalidateStatsCache()
+        return optimizer.execute(logical)
 
-    def wanted_again(self, shuffles: Collection[Shuffle]) -> list[Shuffle]:
-        """Return the exchanges that have the same rows in the same partitions as another one of
-        these, or as one that has begun."""
-        forms = Counter(map(self._form, shuffles))
-        return [each for each in shuffles if forms[each.form] > 1 or each.form in self._begun]
+    def send(
+        self, broadcast: Broadcast, scans: Mapping[Shuffle, Scan], show: Callable[[Any], None]
+    ) -> None:
+        """Begin a broadcast, if no equal one has begun."""
 
-    def _form(self, shuffle: Shuffle) -> int:
-        """Return the number that exchanges with the same rows in the same partitions share. All
-        that it reads has begun."""
-        if shuffle.form < 0:
-            with self.active():
-                physical = shuffle.node.physical
-                if shuffle.inputs:
-                    # a partitioning names columns, which have other numbers in a copy of the plan
-                    child = self._marked(physical.child(), shuffle.inputs, self._jvm["unknown"](0))
-                    physical = physical.withNewChildren(self._jvm.seq([child]))
-                with self._jvm.together() as calls:
-                    same = calls.on(physical).canonicalized()
-                    number = next(self._forms)
-                    (earlier,) = calls.now(calls.on(self._alike).putIfAbsent(same, number))
-            shuffle.form = number if earlier is None else earlier
-        return shuffle.form
+        def begin(form: int, same: Any) -> BroadcastMark:
+            rows = self._fill(broadcast.node, scans, broadcast.stage)
+            return self.stages.send(form, rows, same, show)
+
+        self.begun.send(broadcast, begin)
+
+    def changes(self, plan: Plan, sent: BroadcastMark) -> bool:
+        """Return True if a broadcast that has ended lets Spark plan the rest otherwise: it has few
+        rows, no row is joined with it, or a side of a join now fits into a broadcast."""
+        if sent.rows <= plan.few or sent.joins_nothing:
+            return True
+        with self.active():
+            ended = [each for each in plan.broadcasts if each.sent is sent]
+            places = [self._place_sent(each) for each in ended if self._is_told(plan, each)]
+            sides = [each for each in plan.shuffles if each.mark is None and each.opposite]
+            return bool(places) and any(self._fits_now(side, places) for side in sides)
+
+    def _fits_now(self, side: Shuffle, places: Sequence[tuple[Any, Any]]) -> bool:
+        known = self._places.replace(side.node.logical, places)
+        sizes = [float(each.stats().sizeInBytes()) for each in (side.node.logical, known)]
+        return sizes[0] > self.adapting.broadcast_bytes >= sizes[1]
 
     def rows(
         self, shuffle: Shuffle, scans: Mapping[Shuffle, Scan], in_order: bool = False
@@ -191,7 +210,7 @@ class Planner:
             with self._jvm.together() as calls:
                 node = calls.on(exchange.physical)
                 output, child = calls.now(node.output(), node.child())
-            origin = child = self._fill(child, scans)
+            origin = child = self._fill(child, scans, shuffle.stage, shuffle.inputs)
             if in_order:
                 hashed, empty = self._jvm["hash"](child.output(), _SEED), self._jvm.seq()
                 order = self._jvm["order"](hashed, *map(self._jvm.only, _ASCENDING), empty)
@@ -225,19 +244,13 @@ class Planner:
         marks = [source.mark for source in through(first.inputs)]
         if first.stage.others or not marks:
             return guess
-        sizes = [self.size_bytes(mark) for mark in marks if mark is not None and mark.rows >= 0]
+        sizes = [mark.size_bytes for mark in marks if mark is not None and mark.rows >= 0]
         return min(guess, sum(sizes)) if len(sizes) == len(marks) else guess
 
     def likely_bytes(self, shuffle: Shuffle) -> float:
         """Estimate the size of an exchange, at most that of all it reads."""
         read_bytes = self._door.leaves_bytes(shuffle.node.logical)
         return min(self.estimate_bytes(shuffle), read_bytes)
-
-    def size_bytes(self, mark: Mark) -> int:
-        """Return the size of the rows of an exchange that is done, as Spark counts its own rows: in
-        memory, where each column takes at least eight bytes."""
-        columns = len(mark.first.node.given)
-        return 8 * mark.rows + max(8 * mark.rows * columns, mark.plain_bytes)
 
     def sized(self, rows: int, shuffle: Shuffle) -> int:
         """Return the size of so many rows of an exchange, by the default sizes of their types."""
@@ -294,7 +307,7 @@ class Planner:
         """Return the DataFrame of a plan whose exchanges are done, and the rest of the plan as text
         and as Spark's SQL page shows it."""
         with self.active():
-            root = self._fill(plan.root, scans)
+            root = self._fill(plan.root, scans, plan.last, plan.inputs)
             executed, shown = self.stages.add(root)
             rows, partitioning = self._door.execute(executed), root.outputPartitioning()
             rows = self._jvm["with settings"](rows, self._session.sessionState().conf())
@@ -317,18 +330,20 @@ class Planner:
             planner = self._session.sessionState().planner()
             planned = planner.plan(self._jvm["answer"](logical)).next()
             root = self.stages.prepare(planned)
+        if self.begun.sent:
+            root = self._jvm.only(_VALID).apply(root)
         top, is_shortened = None, False
         if name_of(root) in _COLLECTED:
             top, whole = root, root.child()
             is_whole = self.keeps_rows or name_of(top) == TOP
             root = whole if is_whole else without_spreads(self._jvm, whole)
             is_shortened = root is not whole
-        walk = ExchangeFinder(self._jvm, self._marks, root)
+        walk = ExchangeFinder(self._jvm, self.begun.marks, self.begun.sent, root)
         if walk.tops:
             root = self._places.replace(
                 root, [(top_rows, self._gathered(top_rows)) for top_rows in walk.tops]
             )
-            walk = ExchangeFinder(self._jvm, self._marks, root)
+            walk = ExchangeFinder(self._jvm, self.begun.marks, self.begun.sent, root)
         if self._door.version.grouped:
             plan_calls(self._jvm, walk.shuffles, self._session.conf())
         shuffles, inputs, refusal = tuple(walk.shuffles), tuple(walk.inputs), ""
@@ -336,39 +351,28 @@ class Planner:
             refusal = "the query observes metrics, which need Spark to run the query as a whole"
         elif self._cache and not self._cache.may_be(root):
             refusal = "Spark relies on how the cache was partitioned when it was asked for"
-        return Plan(logical, top, root, shuffles, inputs, walk.last, refusal, is_shortened)
+        return Plan(
+            logical, top, root, shuffles, inputs, walk.last, refusal, walk.few, is_shortened
+        )
 
     def _place(self, logical: Any, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
-        """Return the logical node of an exchange that has begun, and the node to plan instead: a
-        leaf without rows, or the physical nodes that were made of it over a mark. An exchange that
-        still runs is placed again with the next plan, which knows its size."""
-        made_from, mark = shuffle.node.logical, shuffle.mark
-        assert mark is not None
-        if mark.rows == 0 and (physical is shuffle.node.physical or is_grouped(made_from)):
-            return logical, self._door.relation(made_from.output())
-        if is_done := mark.rows >= 0:
-            made_from = self._stated(made_from.output(), self.size_bytes(mark))
-        stage = self._jvm["stage"](made_from, self._marked(physical, [shuffle]))
-        self._running += [] if is_done else [(stage, shuffle, physical)]
-        return logical, stage
+        """Return the logical node of an exchange that has begun, and the node to plan instead: the
+        physical nodes that were made of it over Spark's own node for a stage."""
+        return logical, self._jvm["stage"](logical, self.begun.marked(physical, [shuffle]))
 
-    def _stated(self, output: Any, size_bytes: int) -> Any:
-        """Return a logical leaf of a known size. Python cannot make Spark's statistics, so the leaf
-        takes those of a range of the same size."""
-        numbers = self._session.range(max(1, size_bytes // 8))
-        stats = self._jvm["option"].apply(numbers.queryExecution().logical().stats())
-        unknown = self._jvm["unknown"](0)
-        return self._door.logical(output, self._door.no_rows(), unknown, statistics=stats)
+    def _place_sent(self, broadcast: Broadcast) -> tuple[Any, Any]:
+        return broadcast.logical, self._jvm["stage"](
+            broadcast.logical, self.begun.leaf_of(broadcast)
+        )
 
-    def _marked(self, plan: Any, shuffles: Iterable[Shuffle], partitioning: Any = None) -> Any:
-        """Return a plan with marks in the places of its exchanges, of the exchanges' partitioning
-        or all of the same one."""
-        places = []
-        for shuffle in through(shuffles):
-            assert shuffle.mark is not None
-            node, stated = shuffle.node.physical, partitioning or shuffle.node.partitioning
-            places.append((node, self._leaf(node.output(), shuffle.mark.rdd, stated)))
-        return self._places.replace(plan, places)
+    def _is_told(self, plan: Plan, broadcast: Broadcast) -> bool:
+        """Return True if Spark is to plan with a broadcast that has begun. A plan that prunes scans
+        by broadcast rows would not find them again, so there it must be worth that."""
+        if broadcast.sent is None or broadcast.logical is None:
+            return False
+        if broadcast.sent.rows and plan.logical.containsPattern(self._jvm.pruning):
+            return broadcast.sent.joins_nothing
+        return bool(broadcast.node.outputSet().equals(broadcast.logical.outputSet()))
 
     def _gathered(self, top: Any) -> Any:
         """Return a top-rows node from the middle of a plan with an exchange below it. Spark brings
@@ -399,7 +403,7 @@ class Planner:
         marks = [source.mark for source in shuffle.inputs if source.mark is not None]
         if shuffle.node.wanted or not marks or shuffle.stage.others or not self.adapting.coalesce:
             return False
-        return sum(map(self.size_bytes, marks)) <= self.adapting.least_bytes
+        return sum(mark.size_bytes for mark in marks) <= self.adapting.least_bytes
 
     def _partitioning(self, shuffle: Shuffle) -> Any:
         """Return the partitioning of the rows as they are read. Spark has types for neighbouring
@@ -419,10 +423,22 @@ class Planner:
         nothing, unordered = self._jvm.nothing(), self._jvm.seq()
         return self._jvm["leaf"](output, rows, name, partitioning, unordered, nothing)
 
-    def _fill(self, plan: Any, scans: Mapping[Shuffle, Scan]) -> Any:
+    def _fill(
+        self,
+        plan: Any,
+        scans: Mapping[Shuffle, Scan],
+        stage: Group,
+        inputs: Iterable[Shuffle] = (),
+    ) -> Any:
+        """Return the plan of a stage with scans of the exchanges that it reads, and what is
+        broadcast to it, also to the exchanges that are left to Spark."""
         places = [(shuffle.place, scan) for shuffle, scan in scans.items()]
-        cut = {over(shuffle, JOINS)[-1]: None for shuffle in scans if shuffle.reading.is_cut}
-        return self._places.fill(plan, places, list(cut))
+        cut = [over(shuffle, JOINS)[-1:] for shuffle in scans if shuffle.reading.is_cut]
+        for broadcast in all_sent(stage, inputs):
+            if broadcast.logical is not None:
+                node = broadcast.node
+                places.append((node, Scan(self.begun.leaf_of(broadcast), node)))
+        return self._places.fill(plan, places, list(dict.fromkeys(chain(*cut))))
 
     def alike(self, shuffles: Collection[Shuffle]) -> list[list[Shuffle]]:
         """Return the exchanges of a stage, grouped by equal places in its plan. Equal places cannot

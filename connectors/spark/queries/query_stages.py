@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any
 
 from ....control.errors import Invalid
+from ..jvm.bridge import name_of
 from ..jvm.catalyst import CatalystDoor
-from .exchange_finder import BROADCAST
+from .exchange_nodes import BroadcastMark
 
 _QUERY = "org.apache.spark.sql.execution.QueryExecution"
+_FATAL = "org.apache.spark.util.SparkFatalException"
+_HASHED = "HashedRelationBroadcastMode"
+_ONLY_NULLS = "org.apache.spark.sql.execution.joins.HashedRelationWithAllNullKeys"
 _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
 
 
@@ -24,7 +28,7 @@ class QueryStages:
         self._door = door
         self._jvm = door.jvm
         self._stages = door.jvm.seq()
-        self._sent: list[Any] = []
+        self._sent: list[BroadcastMark] = []
         self._lock = Lock()
 
     @cached_property
@@ -55,37 +59,67 @@ class QueryStages:
             fused = [(subquery, rules[0].apply(subquery)) for subquery in subqueries]
             plan = plan.transformDownWithSubqueries(self._jvm.mapping(fused))
         with self._lock, self._jvm.together() as calls:
-            executed = self._merged(calls, rules, [plan]).head()
+            executed = self._merged(calls, rules, plan)
             shown, stages = self._door.shown(executed), calls.on(self._stages).appended(executed)
             executed, shown, self._stages = calls.now(executed, shown, stages)
         return executed, shown
 
-    def send(self, broadcasts: Sequence[Any], show: Callable[[Any], None]) -> None:
-        """Begin to broadcast rows that later stages need, and do not wait for them. `show` takes
-        what Spark's SQL page has to know before. Do nothing if Spark would not find the rows again
-        in those stages."""
-        if not self._session.sessionState().conf().exchangeReuseEnabled():
-            return
-        rules = self._rules[1]
-        with self._lock, self._jvm.together() as calls:
-            executed = self._merged(calls, rules, broadcasts)
-            shown = self._door.shown(self._jvm["union"](executed))
-            stages = calls.on(self._stages).appendedAll(executed)
-            executed, shown, self._stages = calls.now(executed, shown, stages)
+    def send(self, number: int, plan: Any, same: Any, show: Callable[[Any], None]) -> BroadcastMark:
+        """Begin to broadcast rows, and do not wait for them. `same` is the form by which Spark
+        tells equal ones, `show` takes what Spark's SQL page has to know before."""
+        executed, shown = self.add(plan)
         show(shown)
-        for name, node in self._jvm.named_items(executed):
-            if name == BROADCAST:  # else it is merged with an equal one
-                with self._door.executing():
-                    node.prepare()
-                self._sent.append(node)
+        stage = self._jvm["broadcast stage"](number, executed, same)
+        sent = BroadcastMark(stage, stage.broadcast())
+        with self._door.executing():
+            sent.exchange.prepare()
+        self._sent.append(sent)
+        return sent
 
     @property
     def is_sending(self) -> bool:
-        return any(not node.relationFuture().isDone() for node in self._sent)
+        return any(not sent.exchange.relationFuture().isDone() for sent in self._sent)
 
-    def _merged(self, calls: Any, rules: Sequence[Any], plans: Sequence[Any]) -> Any:
+    @property
+    def is_waited_for(self) -> bool:
+        """Return True while `ended` has not returned all broadcasts."""
+        return any(sent.rows < 0 for sent in self._sent)
+
+    def ended(self) -> list[BroadcastMark]:
+        """Return the broadcasts that have ended since the last call.
+
+        Raises:
+            PySparkException, Py4JError: a broadcast has failed, as Spark raises it.
+        """
+        running = [sent for sent in self._sent if sent.rows < 0]
+        with self._jvm.together() as calls:
+            states = calls.now(
+                *[calls.on(sent.exchange).relationFuture().isDone() for sent in running]
+            )
+        ended = [sent for sent, is_done in zip(running, states, strict=True) if is_done]
+        for sent in ended:
+            self._note(sent)
+        return ended
+
+    def _note(self, sent: BroadcastMark) -> None:
+        outcome = sent.exchange.completionFuture().value().get()
+        if outcome.isFailure() and (error := outcome.failed().get()).getClass().getName() == _FATAL:
+            outcome = self._jvm.static("scala.util.Failure")(error.throwable())
+        value = self._jvm["option"].apply(outcome.get())
+        sent.stage.resultOption().set(value)
+        sent.rows = int(sent.exchange.metrics().apply("numOutputRows").value())
+        mode = sent.exchange.mode()
+        if name_of(mode) == _HASHED and mode.isNullAware():
+            only_nulls = self._jvm.only(_ONLY_NULLS)
+            sent.joins_nothing = bool(value.get().value().equals(only_nulls))
+
+    def keep(self, needed: Collection[BroadcastMark | None]) -> None:
+        """End the broadcasts that run, except for these."""
+        for sent in [sent for sent in self._sent if sent.rows < 0 and sent not in needed]:
+            sent.exchange.cancelBroadcastJob(self._jvm.nothing())
+            self._sent.remove(sent)
+
+    def _merged(self, calls: Any, rules: Sequence[Any], plan: Any) -> Any:
         fuse, merge = (calls.on(rule) for rule in rules)
-        stages = calls.on(self._stages)
-        for plan in plans:
-            stages = stages.appended(fuse.apply(plan))
-        return merge.apply(self._jvm["union"](stages)).children().takeRight(len(plans))
+        stages = calls.on(self._stages).appended(fuse.apply(plan))
+        return merge.apply(self._jvm["union"](stages)).children().last()

@@ -29,15 +29,27 @@ from ..tasks.exchange_tasks import ReaderTask, ReadTask
 from ..tasks.grouped.group_task import GroupTask
 from ..tasks.partial_aggregates import MergeTask, may_gain
 from ..types import check
-from .adaptive import check_parts, parts_of, skew_cuts, task_firsts
+from .adaptive import check_parts, even_cuts, parts_of, skew_cuts, task_firsts
 from .exchange_finder import is_exchange, made_of_one, may_cut
-from .exchange_nodes import KINDS, ROUND_ROBIN, Group, Mark, Plan, Shuffle, refused, through
+from .exchange_nodes import (
+    KINDS,
+    ROUND_ROBIN,
+    BroadcastMark,
+    Group,
+    Mark,
+    Plan,
+    Shuffle,
+    are_there,
+    refused,
+    through,
+)
 from .planner import Planner, Query
 from .scan_places import Scan
 
 _AT_ONCE = 4
 _CANCEL_S = 0.05
 _BROADCASTS_END_S = 3.0
+_LOOK_S, _LOOK_S_MAX = 0.002, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,9 @@ class QueryRunner:
         self._plans = plans
         self._name = name
         self._runs: dict[Mark, Future[FinishedExchange]] = {}
+        self._needless: dict[Future[FinishedExchange], str] = {}
+        self._left: list[tuple[str, str]] = []
+        self._tag = f"headgate-{os.urandom(8).hex()}"
         self._plan: Plan | None = None
         self._reused = 0
 
@@ -128,7 +143,7 @@ class QueryRunner:
         first = self._plan or self.plan(asked)
         if first.shuffles or first.is_shortened:
             self.page.begin(self._plans.settings.hide)
-        context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
+        context, tag = self._exchanger.spark.sparkContext, self._tag
         context.addJobTag(tag)
         try:
             begin = inheritable_thread_target(self._exchanger.spark)(self._plans.keep_active)
@@ -136,7 +151,7 @@ class QueryRunner:
             with self._plans.active("headgate: prepare the last stage"), pooled as pool:
                 try:
                     plan = self._run_all(first, pool)
-                    is_changed = self._runs or plan.is_shortened
+                    is_changed = self._runs or plan.is_shortened or plan is not first
                     if is_changed or isinstance(asked, Cache | OptimizedQuery):
                         frame, left, last = self._plans.finish(plan, self._scans(plan.inputs))
                         if not isinstance(asked, Cache):
@@ -147,7 +162,7 @@ class QueryRunner:
                     self._cancel(pool, tag)
                     raise
         except BaseException:
-            self._release_all()
+            self._release([*self._runs.values(), *self._needless])
             raise
         finally:
             context.removeJobTag(tag)
@@ -157,6 +172,7 @@ class QueryRunner:
             (shuffle.node.label, shuffle.refusal) for stage in stages for shuffle in refused(stage)
         )
         limited = self._plans.is_limited
+        native = (*native, *self._left)
         return frame, FinishedQuery(done, self._reused, native, left, limited)
 
     def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
@@ -165,38 +181,78 @@ class QueryRunner:
         files; they are not waited for."""
         pool.shutdown(wait=False, cancel_futures=True)
         deadline = Deadline.after(_BROADCASTS_END_S)
-        while not all(run.done() for run in self._runs.values()) or (
+        while not all(run.done() for run in (*self._runs.values(), *self._needless)) or (
             self._plans.stages.is_sending and not deadline.passed
         ):
             end_jobs(self._exchanger.spark.sparkContext, tag)
             SYSTEM_CLOCK.sleep_s(_CANCEL_S)
 
     def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Plan:
-        is_sent = False
+        if not plan.shuffles:
+            return plan
+        pause_s = _LOOK_S
         while True:
+            self._send(plan)
             while due := self._due(plan):
                 for shuffle in due:
-                    if self._plans.begin(shuffle):
+                    if self._plans.begun.begin(shuffle):
                         assert shuffle.mark is not None
                         self._runs[shuffle.mark] = pool.submit(self._exchange, shuffle)
                     else:
                         self._reused += 1
             running = [run for mark, run in self._runs.items() if mark.rows < 0]
-            if not running:
+            is_looking = self._end_needless() or self._plans.stages.is_waited_for
+            if not running and not is_looking:
                 return plan
-            if not is_sent:
-                self._send(plan)
-                is_sent = True
-            wait(running, return_when=FIRST_COMPLETED)
-            if self._note(plan):
+            if running:
+                wait(running, pause_s if is_looking else None, FIRST_COMPLETED)
+            else:
+                SYSTEM_CLOCK.sleep_s(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_S_MAX)
+            ended = self._ended()
+            if ended[0] or ended[1]:
+                pause_s = _LOOK_S
+            if self._plans.adapting.plans_again and self._changes(plan, *ended):
                 plan = self._refused_in(self._plans.plan_again(plan))
+                self._keep_needed(plan)
 
     def _send(self, plan: Plan) -> None:
-        """Begin the broadcasts of the stages that have to wait for exchanges, as Spark does."""
-        stages = [shuffle.stage for shuffle in plan.shuffles if shuffle.mark is None]
-        if sent := [node for stage in (*stages, plan.last) for node in stage.sent]:
-            with self._plans.active("headgate: broadcast to later stages"):
-                self._plans.stages.send(sent, self.page.early)
+        """Begin the broadcasts whose rows can be made, before the exchanges, as Spark does."""
+        for broadcast in plan.broadcasts:
+            if broadcast.sent is None and are_there(broadcast.inputs, broadcast.stage):
+                left = [(each.node.label, each.refusal) for each in refused(broadcast.inputs)]
+                context = self._exchanger.spark.sparkContext
+                with (
+                    self._plans.active("headgate: broadcast to later stages"),
+                    accounted(context) if left else nullcontext(),
+                ):
+                    scans = self._scans(broadcast.inputs)
+                    self._plans.send(broadcast, scans, self.page.early)
+                self._left += left
+
+    def _keep_needed(self, plan: Plan) -> None:
+        """End the map stages and broadcasts that run and whose rows nobody will need."""
+        marks, sent = self._plans.begun.needed(plan)
+        self._plans.stages.keep(sent)
+        for mark in [mark for mark in self._runs if mark.rows < 0 and mark not in marks]:
+            self._plans.begun.forget(mark)
+            run = self._runs.pop(mark)
+            if not run.cancel():
+                self._needless[run] = self._tag_of(mark.first)
+
+    def _end_needless(self) -> bool:
+        """End the map stages that nobody needs, and drop what they have stored. Return True while
+        one goes on: it may have had no job yet."""
+        for run, tag in list(self._needless.items()):
+            if run.done():
+                del self._needless[run]
+                self._release([run])
+            else:
+                end_jobs(self._exchanger.spark.sparkContext, tag)
+        return bool(self._needless)
+
+    def _tag_of(self, shuffle: Shuffle) -> str:
+        return f"{self._tag}-{id(shuffle)}"
 
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
@@ -211,13 +267,13 @@ class QueryRunner:
         nothing else can run, all begin."""
         ready = []
         for shuffle in plan.shuffles:
-            if shuffle.mark is None and all(source.is_done for source in through(shuffle.inputs)):
+            if shuffle.mark is None and are_there(shuffle.inputs, shuffle.stage):
                 shuffle.refusal = self.refusal(shuffle)
                 ready += [] if shuffle.refusal else [shuffle]
         waits = [shuffle for shuffle in ready if self._waits(shuffle)]
-        again = self._plans.wanted_again(waits)
+        again = self._plans.begun.wanted_again(waits)
         free = [shuffle for shuffle in ready if shuffle not in waits or shuffle in again]
-        waiting = any(mark.rows < 0 for mark in self._runs)
+        waiting = self._plans.stages.is_waited_for or any(mark.rows < 0 for mark in self._runs)
         return free or ([] if waiting else ready)
 
     def _waits(self, shuffle: Shuffle) -> bool:
@@ -229,19 +285,24 @@ class QueryRunner:
             for opposite in through(shuffle.opposite)
         )
 
-    def _note(self, plan: Plan) -> bool:
-        """Note the sizes of the exchanges that are done. Return True if the rest should be planned
-        again because of them."""
+    def _ended(self) -> tuple[list[Mark], list[BroadcastMark]]:
+        """Return the exchanges and broadcasts that have ended, with their sizes noted."""
+        ended = [mark for mark, run in self._runs.items() if mark.rows < 0 and run.done()]
+        for mark in ended:
+            written = self._runs[mark].result().written
+            plain_bytes, rows = self._exchanger.plain_bytes(written), int(written.rows.sum())
+            self._plans.begun.end(mark, rows, plain_bytes, written.sizes)
+        return ended, self._plans.stages.ended()
+
+    def _changes(self, plan: Plan, marks: Sequence[Mark], sent: Iterable[BroadcastMark]) -> bool:
+        """Return True if the rest should be planned again because of what has ended."""
         limit = self._plans.adapting.broadcast_bytes
-        ended = {mark: run for mark, run in self._runs.items() if mark.rows < 0 and run.done()}
-        for mark, run in ended.items():
-            written = run.result().written
-            mark.plain_bytes = self._exchanger.plain_bytes(written)
-            mark.rows = int(written.rows.sum())
-        new = [shuffle for shuffle in plan.shuffles if shuffle.mark in ended]
-        return limit >= 0 and (
-            any(self._changes_plan(shuffle, limit) for shuffle in new)
+        new = [shuffle for shuffle in plan.shuffles if shuffle.mark in marks]
+        return (
+            any(mark.rows <= plan.few for mark in marks)
+            or any(self._changes_plan(shuffle, limit) for shuffle in new)
             or any(self._becomes_small(shuffle, new, limit) for shuffle in plan.shuffles)
+            or any(self._plans.changes(plan, each) for each in sent)
         )
 
     def _changes_plan(self, shuffle: Shuffle, limit: int) -> bool:
@@ -262,10 +323,19 @@ class QueryRunner:
 
     def _fits(self, shuffle: Shuffle, limit: int) -> bool:
         mark = shuffle.mark if shuffle.is_done else None
-        return mark is not None and self._plans.size_bytes(mark) <= limit
+        return mark is not None and mark.size_bytes <= limit
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
-        begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
+        begun_s = SYSTEM_CLOCK.monotonic_s()
+        context, tag = self._exchanger.spark.sparkContext, self._tag_of(shuffle)
+        context.addJobTag(tag)
+        try:
+            return self._write(shuffle, begun_s)
+        finally:
+            context.removeJobTag(tag)
+
+    def _write(self, shuffle: Shuffle, begun_s: float) -> FinishedExchange:
+        node = shuffle.node
         label, result = node.public_label, self._name()
         described = description(result, self._plans.settings.hide(label))
         context, has_refused = self._exchanger.spark.sparkContext, any(refused(shuffle.inputs))
@@ -329,8 +399,9 @@ class QueryRunner:
         adapting, door = self._plans.adapting, self._exchanger.door
         assert door is not None
         written = [self._done(member).written for member in group.shuffles]
+        cuts_of = even_cuts if group.shuffles[0].node.spreads_evenly else skew_cuts
         cuts = [
-            skew_cuts(exchange.largest, exchange.sizes, adapting) if is_cut else {}
+            cuts_of(exchange.largest, exchange.sizes, adapting) if is_cut else {}
             for exchange, is_cut in zip(written, may_cut(door.jvm, group), strict=True)
         ]
         parts = parts_of([exchange.sizes for exchange in written], adapting, cuts)
@@ -366,8 +437,8 @@ class QueryRunner:
         merging = self._plans.merging(places) if gains else None
         return MergeTask(read, merging) if merging else read
 
-    def _release_all(self) -> None:
-        for run in self._runs.values():
+    def _release(self, runs: Iterable[Future[FinishedExchange]]) -> None:
+        for run in runs:
             if not run.cancelled() and run.exception() is None:
                 self._exchanger.drop(run.result().written.descriptor)
 

@@ -1,0 +1,224 @@
+"""The rules of Spark's adaptive execution, one by one: a query is planned again by what its
+exchanges and broadcasts turn out to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Headgate
+from headgate.connectors.spark.queries.runner import FinishedQuery
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+
+from .conftest import setting
+from .entered import broadcasts
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+ADAPTIVE = "spark.sql.adaptive."
+LIMIT = "spark.sql.autoBroadcastJoinThreshold"
+LARGE = "(select id k, id % 7 v, id * 3 x from range(0, 20000, 1, 4))"
+GROUPED = "(select id % 400 k, count(*) n from range(0, 4000, 1, 4) group by 1)"
+NONE = "(select * from a where v > 90)"
+STAR = f"select f.v, sum(f.x) from {LARGE} f join a using (k) join b using (k) join c using (k)"
+END = "group by f.v"
+MOST = f"select max(n) from (select v, count(*) n from a join {NONE} e using (k) group by a.v)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sides(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Make views of files. Spark's statistics do not see through their filters."""
+    folder = tmp_path_factory.mktemp("sides")
+    for name in "abc":
+        rows = spark.range(0, 3000, 1, 1).selectExpr("id k", "id % 31 v", f"id % 97 {name}")
+        rows.write.parquet(str(folder / name))
+        spark.read.parquet(str(folder / name)).createOrReplaceTempView(name)
+    yield
+    for name in "abc":
+        spark.catalog.dropTempView(name)
+
+
+def done(hg: Headgate, df: DataFrame) -> FinishedQuery:
+    """Run a query here, compare its rows with Spark's, and return what is known of it."""
+    out = hg.offload(df)
+    assert sorted(map(str, df.collect())) == sorted(map(str, out.collect()))
+    finished = hg._queries.finished[out]
+    hg.release(out)
+    return finished
+
+
+@pytest.mark.parametrize(
+    ("query", "exchanges"),
+    [
+        (f"{STAR} {END}", 1),
+        (f"{STAR} join (select k from a where v * 2 = 1) using (k) {END}", 0),
+        (f"select f.v, e.v from {LARGE} f left join {NONE} e using (k)", 0),
+        (f"select distinct v from {LARGE} left anti join {NONE} using (k)", 1),
+        (f"select v, count(*) from {LARGE} left semi join {NONE} using (k) group by v", 0),
+        (f"select id from range(9) where id > coalesce(({MOST.replace('v,', 'a.v,')}), 5)", 1),
+    ],
+    ids=["none empty", "star", "left", "anti", "semi", "subquery"],
+)
+def test_an_empty_broadcast_cuts_its_branch(
+    spark: SparkSession, hg: Headgate, query: str, exchanges: int
+) -> None:
+    """`AQEPropagateEmptyRelation`: where a side turns out empty no exchange above it runs."""
+    finished = done(hg, spark.sql(query))
+    assert exchanges == len(finished.exchanges), finished.plan
+
+
+@pytest.mark.parametrize("nulls", ["cast(null as long)", "k"], ids=["nulls", "keys"])
+def test_a_not_in_of_nulls_gives_no_rows(spark: SparkSession, hg: Headgate, nulls: str) -> None:
+    """`AQEPropagateEmptyRelation`: nothing is `not in` rows of which one key is null."""
+    query = f"select v, count(*) from {LARGE} where k not in (select {nulls} from b) group by v"
+    assert (0 if "null" in nulls else 1) == len(done(hg, spark.sql(query)).exchanges)
+
+
+def test_the_rules_are_those_of_the_session(spark: SparkSession, hg: Headgate) -> None:
+    """`spark.sql.adaptive.optimizer.excludedRules` is obeyed."""
+    rule = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    query = spark.sql(f"{STAR} join (select k from a where v * 2 = 1) using (k) {END}")
+    with setting(spark, {f"{ADAPTIVE}optimizer.excludedRules": rule}):
+        assert 1 == len(done(hg, query).exchanges)
+
+
+def test_adaptive_execution_may_be_off(spark: SparkSession, hg: Headgate) -> None:
+    query = spark.sql(f"{STAR} join (select k from a where v * 2 = 1) using (k) {END}")
+    with setting(spark, {f"{ADAPTIVE}enabled": "false"}):
+        assert 1 == len(done(hg, query).exchanges)
+
+
+@pytest.mark.parametrize("ratio", ["0.9", "0.1"])
+def test_a_side_of_empty_partitions_is_not_broadcast(
+    spark: SparkSession, hg: Headgate, ratio: str
+) -> None:
+    """`DemoteBroadcastHashJoin`: a small side of mostly empty subpartitions is not broadcast."""
+    few = f"(select k, max(x) m from {LARGE} where k in (3, 4) group by k)"
+    query = spark.sql(f"select l.x, m from {LARGE} l join {few} using (k)")
+    conf = {LIMIT: "10000", f"{ADAPTIVE}nonEmptyPartitionRatioForBroadcastJoin": ratio}
+    with setting(spark, conf):
+        assert (ratio == "0.1") == ("BroadcastHashJoin" in done(hg, query).plan)
+
+
+@pytest.mark.parametrize(("few", "exchanges"), [(2000, 1), (300, 2)])
+def test_a_limit_of_more_rows_than_there_are(
+    spark: SparkSession, hg: Headgate, few: int, exchanges: int
+) -> None:
+    """`EliminateLimits`: such a limit needs no exchange to one partition."""
+    limited = f"select count(*) n from {GROUPED} g group by g.k limit {few}"
+    df = spark.sql(f"select n from ({limited}) union all select id from range(5)")
+    assert exchanges == len(done(hg, df).exchanges)
+
+
+def test_a_plan_with_more_exchanges_is_not_taken(spark: SparkSession, hg: Headgate) -> None:
+    """The cost evaluator: behind a limit to one partition, groups need no exchange."""
+    limited = f"(select k from {GROUPED} limit 2000)"
+    df = spark.sql(f"select k % 3, count(*) from {limited} where k >= 0 group by k % 3")
+    assert 2 == len(done(hg, df).exchanges)
+
+
+def test_one_row_is_not_sorted(spark: SparkSession, hg: Headgate) -> None:
+    """`OptimizeOneRowPlan`: one row needs no exchange by ranges."""
+    query = f"select v, count(*) n from {LARGE} where k in ({{}}) group by v order by v"
+    for keys, exchanges in (("7", 1), ("7, 8", 2)):
+        assert exchanges == len(done(hg, spark.sql(query.format(keys))).exchanges)
+
+
+@pytest.mark.parametrize(("every", "exchanges"), [(500, 1), (1, 2)])
+def test_a_broadcast_changes_the_join_above(
+    spark: SparkSession, hg: Headgate, every: int, exchanges: int
+) -> None:
+    """A side that is made of a broadcast of few rows is broadcast, too. One of many rows is
+    exchanged."""
+    few = f"(select id from range(1000) where id % {every} = 0)"
+    side = (
+        f"(select /*+ broadcast(b) */ a.id k, b.id i from range(100) a join {few} b on a.id < b.id)"
+    )
+    df = spark.sql(f"select l.x, s.i from {LARGE} l join {side} s using (k)")
+    with setting(spark, {LIMIT: "60000"}):
+        assert exchanges == len(done(hg, df).exchanges)
+
+
+def slow(spark: SparkSession, folder: Path) -> DataFrame:
+    """Return rows that take half a minute. A file says that their task has begun."""
+
+    def late(k: int) -> int:
+        (folder / "begun").touch()
+        SYSTEM_CLOCK.sleep_s(30)
+        return k
+
+    return spark.range(0, 4, 1, 1).select(F.udf(lambda k: late(k), "long")("id").alias("k"))
+
+
+def when_begun(folder: Path, value: str, rows: DataFrame) -> DataFrame:
+    """Return rows of which none is kept, when another task has begun."""
+
+    def gone(k: int) -> bool:
+        deadline = Deadline.after(20)
+        while not (folder / "begun").exists() and not deadline.passed:
+            SYSTEM_CLOCK.sleep_s(0.1)
+        return k < 0
+
+    return rows.where(F.udf(lambda k: gone(k), "boolean")(value))
+
+
+def test_a_stage_that_nobody_needs_is_ended(
+    spark: SparkSession, hg: Headgate, tmp_path: Path
+) -> None:
+    """While a map stage runs, the other side of its join turns out empty: the stage is ended, and
+    what it has stored is released."""
+    counted = slow(spark, tmp_path).groupBy("k").count()
+    none = when_begun(tmp_path, "id", spark.range(0, 5, 1, 1)).groupBy("id").count()
+    df = counted.join(none.hint("merge"), counted.k == none.id)
+    with setting(spark, {LIMIT: "-1"}):
+        began_s = SYSTEM_CLOCK.monotonic_s()
+        out = hg.offload(df)
+        assert [] == out.collect()
+    assert SYSTEM_CLOCK.monotonic_s() - began_s < 25
+    assert 1 >= len(hg._queries.finished[out].exchanges)
+    hg.release(out)
+    assert all(result.released for result in hg.results())
+
+
+def test_a_broadcast_is_made_once(spark: SparkSession, hg: Headgate) -> None:
+    """Rows that were broadcast before the rest is planned again are used again."""
+    query = f"{STAR} left join (select k, v w from a where v * 2 = 1) e using (k) {END}"
+    between = []
+    for run in (lambda df: df, hg.offload):
+        before = broadcasts(spark)
+        run(spark.sql(query)).collect()
+        between.append(broadcasts(spark) - before)
+    assert 4 == between[0] == between[1]
+
+
+def test_an_error_in_a_broadcast_is_sparks(spark: SparkSession, hg: Headgate) -> None:
+    """An error of the user's expression keeps its type, condition and context."""
+    side = "(select k from a where 1 / (v - v) > 0)"
+    query = f"select f.v, count(*) from {LARGE} f join {side} using (k)"
+    errors = []
+    for run in (lambda df: df, hg.offload):
+        with pytest.raises(PySparkException) as caught:
+            run(spark.sql(f"{query} group by f.v")).collect()
+        errors.append((type(caught.value), caught.value.getCondition(), caught.value.getSqlState()))
+    assert errors[0] == errors[1]
+
+
+def test_a_side_is_broadcast_by_its_bytes_in_memory(spark: SparkSession, hg: Headgate) -> None:
+    """A side whose text takes little room in the store, and much in memory, is joined as Spark
+    joins it: not by a broadcast."""
+    wide = "select id % 50 k, repeat(cast(id % 7 as string), 400) t from range(0, 30000, 1, 4)"
+    df = spark.sql(
+        f"select a.id, b.t from range(0, 30000, 1, 4) a join ({wide} where id % 10 = 3) b"
+        " on a.id = b.k"
+    )
+    with setting(spark, {"spark.sql.autoBroadcastJoinThreshold": "200k"}):
+        out = hg.offload(df)
+    plan = hg._queries.finished[out].plan
+    assert "Broadcast" not in plan
+    assert df.count() == out.count()
+    hg.release(out)
