@@ -4,16 +4,13 @@ exchanges and broadcasts turn out to be."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from headgate import Headgate
 from headgate.connectors.spark.queries.runner import FinishedQuery
-from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .conftest import setting
 from .entered import broadcasts
@@ -142,47 +139,6 @@ def test_a_broadcast_changes_the_join_above(
     df = spark.sql(f"select l.x, s.i from {LARGE} l join {side} s using (k)")
     with setting(spark, {LIMIT: "60000"}):
         assert exchanges == len(done(hg, df).exchanges)
-
-
-def slow(spark: SparkSession, folder: Path) -> DataFrame:
-    """Return rows that take half a minute. A file says that their task has begun."""
-
-    def late(k: int) -> int:
-        (folder / "begun").touch()
-        SYSTEM_CLOCK.sleep_s(30)
-        return k
-
-    return spark.range(0, 4, 1, 1).select(F.udf(lambda k: late(k), "long")("id").alias("k"))
-
-
-def when_begun(folder: Path, value: str, rows: DataFrame) -> DataFrame:
-    """Return rows of which none is kept, when another task has begun."""
-
-    def gone(k: int) -> bool:
-        deadline = Deadline.after(20)
-        while not (folder / "begun").exists() and not deadline.passed:
-            SYSTEM_CLOCK.sleep_s(0.1)
-        return k < 0
-
-    return rows.where(F.udf(lambda k: gone(k), "boolean")(value))
-
-
-def test_a_stage_that_nobody_needs_is_ended(
-    spark: SparkSession, hg: Headgate, tmp_path: Path
-) -> None:
-    """While a map stage runs, the other side of its join turns out empty: the stage is ended, and
-    what it has stored is released."""
-    counted = slow(spark, tmp_path).groupBy("k").count()
-    none = when_begun(tmp_path, "id", spark.range(0, 5, 1, 1)).groupBy("id").count()
-    df = counted.join(none.hint("merge"), counted.k == none.id)
-    with setting(spark, {LIMIT: "-1"}):
-        began_s = SYSTEM_CLOCK.monotonic_s()
-        out = hg.offload(df)
-        assert [] == out.collect()
-    assert SYSTEM_CLOCK.monotonic_s() - began_s < 25
-    assert 1 >= len(hg._queries.finished[out].exchanges)
-    hg.release(out)
-    assert all(result.released for result in hg.results())
 
 
 def test_a_broadcast_is_made_once(spark: SparkSession, hg: Headgate) -> None:

@@ -99,7 +99,6 @@ class QueryRunner:
         self._plans = plans
         self._name = name
         self._runs: dict[Mark, Future[FinishedExchange]] = {}
-        self._needless: dict[Future[FinishedExchange], str] = {}
         self._left: list[tuple[str, str]] = []
         self._tag = f"headgate-{os.urandom(8).hex()}"
         self._plan: Plan | None = None
@@ -162,7 +161,7 @@ class QueryRunner:
                     self._cancel(pool, tag)
                     raise
         except BaseException:
-            self._release([*self._runs.values(), *self._needless])
+            self._release(self._runs.values())
             raise
         finally:
             context.removeJobTag(tag)
@@ -181,7 +180,7 @@ class QueryRunner:
         files; they are not waited for."""
         pool.shutdown(wait=False, cancel_futures=True)
         deadline = Deadline.after(_BROADCASTS_END_S)
-        while not all(run.done() for run in (*self._runs.values(), *self._needless)) or (
+        while not all(run.done() for run in self._runs.values()) or (
             self._plans.stages.is_sending and not deadline.passed
         ):
             end_jobs(self._exchanger.spark.sparkContext, tag)
@@ -201,7 +200,7 @@ class QueryRunner:
                     else:
                         self._reused += 1
             running = [run for mark, run in self._runs.items() if mark.rows < 0]
-            is_looking = self._end_needless() or self._plans.stages.is_waited_for
+            is_looking = self._plans.stages.is_waited_for
             if not running and not is_looking:
                 return plan
             if running:
@@ -231,28 +230,14 @@ class QueryRunner:
                 self._left += left
 
     def _keep_needed(self, plan: Plan) -> None:
-        """End the map stages and broadcasts that run and whose rows nobody will need."""
+        """Drop the map stages that wait for a thread, and end the broadcasts that run, whose rows
+        nobody will need. A map stage that runs goes on."""
         marks, sent = self._plans.begun.needed(plan)
         self._plans.stages.keep(sent)
         for mark in [mark for mark in self._runs if mark.rows < 0 and mark not in marks]:
-            self._plans.begun.forget(mark)
-            run = self._runs.pop(mark)
-            if not run.cancel():
-                self._needless[run] = self._tag_of(mark.first)
-
-    def _end_needless(self) -> bool:
-        """End the map stages that nobody needs, and drop what they have stored. Return True while
-        one goes on: it may have had no job yet."""
-        for run, tag in list(self._needless.items()):
-            if run.done():
-                del self._needless[run]
-                self._release([run])
-            else:
-                end_jobs(self._exchanger.spark.sparkContext, tag)
-        return bool(self._needless)
-
-    def _tag_of(self, shuffle: Shuffle) -> str:
-        return f"{self._tag}-{id(shuffle)}"
+            if self._runs[mark].cancel():
+                self._plans.begun.forget(mark)
+                del self._runs[mark]
 
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
@@ -326,16 +311,7 @@ class QueryRunner:
         return mark is not None and mark.size_bytes <= limit
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
-        begun_s = SYSTEM_CLOCK.monotonic_s()
-        context, tag = self._exchanger.spark.sparkContext, self._tag_of(shuffle)
-        context.addJobTag(tag)
-        try:
-            return self._write(shuffle, begun_s)
-        finally:
-            context.removeJobTag(tag)
-
-    def _write(self, shuffle: Shuffle, begun_s: float) -> FinishedExchange:
-        node = shuffle.node
+        begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
         label, result = node.public_label, self._name()
         described = description(result, self._plans.settings.hide(label))
         context, has_refused = self._exchanger.spark.sparkContext, any(refused(shuffle.inputs))
