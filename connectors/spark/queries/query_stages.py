@@ -13,7 +13,6 @@ from ..jvm.catalyst import CatalystDoor
 from .exchange_nodes import BroadcastMark
 
 _QUERY = "org.apache.spark.sql.execution.QueryExecution"
-_FATAL = "org.apache.spark.util.SparkFatalException"
 _HASHED = "HashedRelationBroadcastMode"
 _ONLY_NULLS = "org.apache.spark.sql.execution.joins.HashedRelationWithAllNullKeys"
 _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
@@ -102,10 +101,8 @@ class QueryStages:
         return ended
 
     def _note(self, sent: BroadcastMark) -> None:
-        outcome = sent.exchange.completionFuture().value().get()
-        if outcome.isFailure() and (error := outcome.failed().get()).getClass().getName() == _FATAL:
-            outcome = self._jvm.static("scala.util.Failure")(error.throwable())
-        value = self._jvm["option"].apply(outcome.get())
+        with self._door.executing():
+            value = self._jvm["option"].apply(sent.exchange.relationFuture().get())
         sent.stage.resultOption().set(value)
         sent.rows = int(sent.exchange.metrics().apply("numOutputRows").value())
         mode = sent.exchange.mode()
