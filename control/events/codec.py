@@ -87,7 +87,7 @@ def encode(event: ev.Event) -> bytes:
     Raises:
         Invalid: the record is too large for the log, or a value is out of bounds for readers.
     """
-    if wrong := _beyond(event):
+    if wrong := _beyond(event) or _too_long_a_lease(event.body):
         raise Invalid(f"{event.kind} {event.id[:NAME_CHARS_MAX]}: {wrong}")
     out = bytearray(_PREFIX)
     _write(out, _brief(event))
@@ -142,13 +142,19 @@ def _is_name(text: str) -> bool:
 
 
 def _brief(event: ev.Event) -> ev.Event:
-    """Return the event with its texts cut to the limit."""
+    """Return the event with its texts cut to the limit, and in characters that can be written."""
     body: Any = event.body
     texts = ((name, getattr(body, name)) for name in _TEXTS.get(type(body), ()))
-    cut = {
-        name: f"{text[: TEXT_CHARS_MAX - 1]}…" for name, text in texts if len(text) > TEXT_CHARS_MAX
-    }
-    return replace(event, body=replace(body, **cut)) if cut else event
+    brief = {name: short for name, text in texts if (short := _brief_text(text)) is not text}
+    return replace(event, body=replace(body, **brief)) if brief else event
+
+
+def _brief_text(text: str) -> str:
+    """Return a text that fits, the same object if it does already. The name of a file may have
+    characters that UTF-8 cannot write."""
+    if not text.isascii() and (plain := text.encode(errors="backslashreplace").decode()) != text:
+        text = plain
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 1]}…"
 
 
 def _beyond(event: ev.Event) -> str:
@@ -188,6 +194,13 @@ def _beyond_counts(*counts: int) -> str:
     return f"its numbers of rows, bytes, requests or objects are {min(counts)} to {max(counts)}"
 
 
+def _too_long_a_lease(body: object) -> str:
+    """Return why a driver is refused its lease, or an empty text. Older versions gave longer ones,
+    and these are read."""
+    lease_ms = body.lease_ms if isinstance(body, ev.JobRegistered) else 0
+    return "" if lease_ms <= LEASE_MS_MAX else f"a lease of {lease_ms} ms is too long"
+
+
 _TEXTS = MappingProxyType(
     {
         kind: tuple(field.name for field in fields(kind) if field.name in _TEXT_FIELDS)
@@ -197,9 +210,7 @@ _TEXTS = MappingProxyType(
 _CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
     {
         ev.JobRegistered: lambda body: (
-            ""
-            if 0 <= body.lease_ms <= LEASE_MS_MAX
-            else f"a lease of {body.lease_ms} ms is too long"
+            "" if 0 <= body.lease_ms < _TIME_MS_MAX else f"{body.lease_ms} ms is not a lease"
         ),
         ev.ResultRegistered: _beyond_result,
         ev.SegmentProduced: lambda body: _beyond_segments(body.segment),

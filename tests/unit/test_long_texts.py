@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from headgate.control.errors import Corrupt, Invalid
-from headgate.control.events import codec
+from headgate.control.events import avro, codec
 from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
@@ -148,6 +148,31 @@ def test_a_lease_is_not_longer_than_heartbeats_are_kept() -> None:
     for lease_ms in (2 * day_ms + 1, 6 * day_ms, -1):
         with pytest.raises(Invalid, match="lease"):
             codec.encode(event(JobRegistered("per-job", "0", "a", "", lease_ms)))
+
+
+def test_a_longer_lease_of_an_older_version_is_read() -> None:
+    """The job of a driver that an older version has given a lease of six days goes on: without its
+    registration, nothing in its log would explain itself."""
+    registered = JobRegistered("per-job", "0", "a", "", 6 * 86_400_000)
+    schema, log = codec._RAW[5], MemoryEventLog(1)
+    out = bytearray(codec._prefix(5, schema))
+    avro.writer(codec._after_prefix(schema))(
+        out, Event("old.0", JOB, "", 0, "driver", None, registered)
+    )
+    assert registered == codec.decode(bytes(out), JOB).body
+    log._put(JOB, JOB, bytes(out))
+    with closing(opened(log)) as steps:
+        assert 1 == last_state(drive(steps, log, OrderedStorage(log))).epoch
+
+
+def test_a_text_that_utf_8_cannot_write_is_spelled_out() -> None:
+    """The error of a file with a broken name fails the attempt, and not the event."""
+    failed = AttemptFailed(attempt(0, 1), "no such file: \udcff" + "ü" * 10)
+    body = codec.decode(codec.encode(event(failed))).body
+    assert replace(failed, reason="no such file: \\udcff" + "ü" * 10) == body
+    many = replace(failed, reason="\udcff" * codec.TEXT_CHARS_MAX)
+    short: Any = codec.decode(codec.encode(event(many))).body
+    assert codec.TEXT_CHARS_MAX == len(short.reason)
 
 
 def test_a_record_has_room_for_a_schema() -> None:
