@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Protocol
 
 from ...control.addresses import urls_of
 from ...control.clock import Deadline
 from ...control.contract import SESSION
-from ...control.errors import Invalid
+from ...control.errors import Conflict, Invalid
 from ...control.ids import JobId
 from ...control.kafka.log import KafkaEventLog
 from ...control.model.state import JobState
@@ -21,7 +22,8 @@ from ...storage.format.layout import Layout
 from ...storage.services import StorageFactory
 from ...storage.stores.open_store import open_store
 from ...storage.stores.port import BlobStore
-from ...storage.stores.rooted import Root, RootedStore
+from ...storage.stores.rooted import LISTED_MAX, Root, RootedStore
+from ...storage.stores.spread import bucket_of
 from .settings import PREFIX, Settings
 from .tasks.exchange_tasks import WorkerSettings
 
@@ -87,21 +89,41 @@ class JobServices:
             Unavailable, Throttled, OutcomeUnknown: the store cannot be used.
         """
         worker, layout = self.worker, Layout(self.worker.root, self.worker.job)
-        stored = any(result.production.winners for result in state.results.values())
-        if stored and next(self.store.list(layout.prefix), None) is None:
-            raise Invalid(
-                f"job {worker.job} has stored results, and none of its objects is in "
-                f"{worker.store}: mount that folder here, correct the endpoint, or give the job "
-                "another name"
-            )
         buckets = len(urls_of(worker.store))
+        results = state.results.values()
+        if any(each.production.winners and each.fate.released is None for each in results):
+            self._require_objects(layout, buckets)
         markers = Root.marker_names(layout.markers(state.epoch), buckets)
-        for marker in markers:
-            self.store.put(marker, worker.key.encode(), worker.key.replace(" ", "/"))
+        try:
+            for marker in markers:
+                self.store.put(marker, worker.key.encode(), worker.key.replace(" ", "/"))
+        except Conflict as exc:
+            raise Invalid(
+                f"{worker.store} has objects of another job {worker.job}, which this log does not "
+                f"know: give the job another name, or delete what is below {layout.prefix}"
+            ) from exc
         root = Root(worker.store, layout.prefix, markers, worker.key)
         return replace(
             self, store=RootedStore(self.store, root), worker=replace(worker, markers=markers)
         )
+
+    def _require_objects(self, layout: Layout, buckets: int) -> None:
+        """Check that a root is the one with the job's stored results: it has objects of the job,
+        and in every bucket if the drivers before have marked their buckets.
+
+        Raises:
+            Invalid: it is another one, or the objects are gone.
+        """
+        worker = self.worker
+        names = [stat.name for stat in islice(self.store.list(layout.prefix), LISTED_MAX)]
+        is_marked = any(layout.driver_of(name) is not None for name in names)
+        here = {bucket_of(name, buckets) for name in names}
+        if not here or (is_marked and len(here) < buckets):
+            raise Invalid(
+                f"job {worker.job} has stored results, and objects of it are not in "
+                f"{worker.store}: mount that folder here, correct the endpoint, or, if they were "
+                f"deleted, end the job before you attach: headgate end --job {worker.job}"
+            )
 
     @property
     def factory(self) -> StorageFactory:

@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
 
+from ...control.addresses import urls_of
 from ...control.clock import Deadline
 from ...control.errors import Invalid, Lost, Unavailable
 from .port import BlobStat, BlobStore, ByteRange, Bytes, PendingUpload
 from .request_meter import RequestCounts
 from .spread import bucket_of
 
-_LISTED_MAX = 1_000  # objects: of so many, each bucket has some
+LISTED_MAX = 1_000  # objects: of so many, each bucket has some
 _REMEDY = "mount the same folder on every host, or give every process the same endpoint"
 
 
@@ -38,6 +39,10 @@ class Root:
     """The driver's marker in each bucket; none for a process that works for many drivers."""
     content: str = ""
     """The content of the markers, which no other driver's have."""
+
+    @property
+    def buckets(self) -> int:
+        return len(urls_of(self.address))
 
     @staticmethod
     def marker_names(prefix: str, buckets: int) -> tuple[str, ...]:
@@ -58,7 +63,7 @@ class RootedStore:
         self._store = store
         self._root = root
         self._proven: set[int] = set()
-        self._may_vanish = root.address.startswith("file:")
+        self._may_vanish = urls_of(root.address)[0].lower().startswith("file:")
 
     @property
     def requests(self) -> RequestCounts:
@@ -68,11 +73,12 @@ class RootedStore:
         self._store.check(deadline, prefix)
 
     def put(self, name: str, body: Bytes, write_id: str) -> None:
+        bucket = self._bucket(name)
         if self._root.markers:
-            self._prove(name)
+            self._prove(bucket)
         self._store.put(name, body, write_id)
         if self._root.markers and self._may_vanish:  # it may have vanished before the put
-            self._look(name)
+            self._look(bucket)
             if self._store.size_bytes(name) is None:
                 raise Unavailable(f"object {name} was put, and {self._here} does not have it")
 
@@ -90,8 +96,10 @@ class RootedStore:
             return self._store.size_bytes(name)
 
     def delete(self, names: Collection[str]) -> None:
-        for name in {self._bucket(name): name for name in names}.values():
-            self._prove(name)
+        """Delete objects. Without names nothing of a prefix was found: prove every bucket then,
+        because a listing of a root that is not there is empty, too."""
+        for bucket in set(map(self._bucket, names)) or range(self._root.buckets):
+            self._prove(bucket)
         self._store.delete(names)
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
@@ -107,32 +115,32 @@ class RootedStore:
         self._store.close()
 
     def _bucket(self, name: str) -> int:
-        return bucket_of(name, max(1, len(self._root.markers)))
+        return bucket_of(name, self._root.buckets)
 
-    def _prove(self, name: str) -> None:
-        """Look at the root in the bucket of an object, unless that was done before. Look at a
-        folder each time."""
-        if self._may_vanish or self._bucket(name) not in self._proven:
-            self._look(name)
+    def _prove(self, bucket: int) -> None:
+        """Look at the root in a bucket, unless that was done before. Look at a folder each time."""
+        if self._may_vanish or bucket not in self._proven:
+            self._look(bucket)
 
     @contextmanager
     def _looking(self, name: str) -> Iterator[None]:
         """Look at the root before and after another read of an object that seems to be gone: a
         folder may be mounted between the first read and the look."""
-        self._look(name)
+        bucket = self._bucket(name)
+        self._look(bucket)
         try:
             yield
         finally:
-            self._look(name)
+            self._look(bucket)
 
-    def _look(self, name: str) -> None:
-        """Look for the marker in the bucket of an object, and for other objects without one.
+    def _look(self, bucket: int) -> None:
+        """Look for the marker in a bucket, and for other objects without one.
 
         Raises:
             Unavailable: no object is there.
             Invalid: the marker is another driver's.
         """
-        root, bucket = self._root, self._bucket(name)
+        root = self._root
         try:
             marked = str(self._store.get(root.markers[bucket]), "utf-8") if root.markers else None
         except Lost:
@@ -148,7 +156,7 @@ class RootedStore:
         else is there may have come before it was mounted."""
         if self._root.markers and self._may_vanish:
             return False
-        listed = islice(self._store.list(self._root.prefix), _LISTED_MAX)
+        listed = islice(self._store.list(self._root.prefix), LISTED_MAX)
         return any(self._bucket(stat.name) == bucket for stat in listed)
 
     @property

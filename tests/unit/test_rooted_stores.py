@@ -16,7 +16,7 @@ from headgate.connectors.spark.services import JobServices
 from headgate.connectors.spark.tasks.exchange_tasks import WorkerSettings
 from headgate.connectors.spark.tasks.worker import open_rooted
 from headgate.control.errors import Invalid, Lost, Unavailable
-from headgate.control.events.types import Fact
+from headgate.control.events.types import Fact, LeaseExpired
 from headgate.control.inquiry.audit import fold
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
@@ -49,12 +49,14 @@ def folders(tmp_path: Path, names: str = "a") -> str:
     return ",".join((tmp_path / name).as_uri() for name in names)
 
 
-def driver(address: str, epoch: int = 1, key: str = "job 1") -> tuple[JobServices, WorkerSettings]:
+def driver(
+    address: str, epoch: int = 1, key: str = "job 1", state: JobState | None = None
+) -> tuple[JobServices, WorkerSettings]:
     """Return the services of a driver and the settings of its workers, after attach."""
     store, root = open_store(address)
     worker = WorkerSettings(key, JOB, KAFKA, address, root, (), Limits(), 1.0)
     services = JobServices(KAFKA, store, worker, ExitStack())
-    marked = services.marked(replace(JobState(JOB), epoch=epoch))
+    marked = services.marked(replace(state or JobState(JOB), epoch=epoch))
     return marked, marked.worker
 
 
@@ -188,13 +190,59 @@ def counts(store: BlobStore, before: Any) -> tuple[int, int, int, int]:
 
 
 def test_a_driver_that_comes_back_without_the_mount(tmp_path: Path) -> None:
-    """A driver that takes over a job with stored results marks no second root."""
+    """A driver that takes over a job with stored results marks no second root. It may when the job
+    was ended before, because its objects were deleted by hand, or by a rule of the bucket."""
     (state,) = states(*OPENING, produced(0, 1))
-    store, root = open_store((tmp_path / "b").as_uri())
-    worker = WorkerSettings("k", JOB, KAFKA, (tmp_path / "b").as_uri(), root, (), Limits(), 1.0)
-    with pytest.raises(Invalid, match="none of its objects is in"):
-        JobServices(KAFKA, store, worker, ExitStack()).marked(state)
+    address = (tmp_path / "b").as_uri()
+    with pytest.raises(Invalid, match=f"headgate end --job {JOB}"):
+        driver(address, state=state)
     assert not (tmp_path / "b").exists()
+    (ended,) = states(*OPENING, produced(0, 1), LeaseExpired("ended"))
+    driver(address, state=ended)
+    assert (tmp_path / "b").exists()
+
+
+def test_a_driver_that_comes_back_without_one_of_several_mounts(tmp_path: Path) -> None:
+    (state,) = states(*OPENING, produced(0, 1))
+    address = folders(tmp_path, "abc")
+    driver(address)
+    driver(address, epoch=2, state=state)
+    shutil.rmtree(tmp_path / "b")
+    with pytest.raises(Invalid, match="objects of it are not in"):
+        driver(address, epoch=3, state=state)
+
+
+def test_a_root_with_another_logs_job(tmp_path: Path) -> None:
+    """A log that begins anew counts its epochs anew, beside what a former log's jobs have left."""
+    driver(folders(tmp_path))
+    with pytest.raises(Invalid, match=f"delete what is below {LAYOUT.prefix}"):
+        driver((tmp_path / "a").as_uri(), key="job 2")
+
+
+def test_a_master_finds_nothing_without_the_mount(tmp_path: Path) -> None:
+    """A listing of a folder that is not mounted is empty: it does not say that all is deleted."""
+    driver(folders(tmp_path))
+    (goes_on,) = states(REGISTERED)
+    closed = replace(goes_on, closed="closed")
+    elsewhere, root = Target("", (tmp_path / "b").as_uri(), "").open_bucket()
+    with pytest.raises(Unavailable):
+        ObjectDeleter(elsewhere, root).sweep(closed)
+    here, root = Target("", (tmp_path / "a").as_uri(), "").open_bucket()
+    assert 1 == ObjectDeleter(here, root).sweep(closed)
+
+
+@pytest.mark.parametrize("missing", "abc")
+def test_a_master_without_one_of_several_mounts(tmp_path: Path, missing: str) -> None:
+    services, _ = driver(folders(tmp_path, "abc"))
+    names = [f"{LAYOUT.prefix}00/r/{number}/1-7/0" for number in range(12)]
+    for name in names:
+        services.store.put(name, b"x", "w")
+    (tmp_path / missing).rename(tmp_path / "unmounted")
+    store, _ = Target("", services.worker.store, "").open_bucket()
+    with pytest.raises(Unavailable):
+        store.delete(names)
+    (tmp_path / "unmounted").rename(tmp_path / missing)
+    store.delete(names)
 
 
 def test_markers_are_no_orphans_and_go_with_the_job() -> None:
