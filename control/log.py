@@ -210,7 +210,8 @@ class Placed:
 class Grant:
     """A partition that the group has given to a member.
 
-    The last step of a former holder may be missing in both `state` and `offsets`.
+    A step that a former holder is just about to commit may be missing in both `state` and
+    `offsets`.
     """
 
     partition: int

@@ -224,8 +224,11 @@ class KafkaMembership(KafkaTransactions):
         events = Place(clients.settings.events_topic, number)
         state = Place(clients.settings.state_topic, number)
         first = clients.first_offset(events)  # before the state, which is then of no older log
-        there = clients.exists(state.topic, deadline)
-        stored = read_state(clients, state, None, deadline) if there else {}
+        stored: dict[str, bytes] = {}
+        if clients.exists(state.topic, deadline):
+            # An open step of anybody hides all later ones, also those of a former holder.
+            written = clients.written_offset(state)
+            stored = read_state(clients, state, None, deadline, written)
         return Grant(number, stored, range(first, clients.written_offset(events)))
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:

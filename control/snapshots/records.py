@@ -186,9 +186,13 @@ class SnapshotSteps:
         for name, result in self.snapshot.state.results.items():
             if name in self._standing:
                 continue
-            body = container.pack(result, _NOTES)
-            former = self._before.results.get(name)
-            entry = Entry(name, 0, crc32(body), 0 if former is None else 1 - former[1].slot)
+            body, slot = container.pack(result, _NOTES), 0
+            checksum = crc32(body)
+            if (former := self._before.results.get(name)) is not None:
+                # the same bytes stay in their place: both snapshots name them
+                is_same = former[0] is result and former[1].checksum == checksum
+                slot = former[1].slot if is_same else 1 - former[1].slot
+            entry = Entry(name, 0, checksum, slot)
             parts = _cut(_key(self.snapshot.state.job, entry), body)
             self._standing[name] = result, replace(entry, parts=len(parts))
             yield from parts

@@ -255,6 +255,30 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         wait_for(holds(other, 0, 1), other)
         assert "taken" in other.events
 
+    def test_an_open_step_hides_no_state_from_the_next_holder(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """A driver has left a step open in the topic of states. Records that a master has kept
+        behind it are in the grant of the next master, which waits for the end of that step."""
+        assert isinstance(log, KafkaEventLog)
+        first = self.member(opened, log, "one")
+        wait_for(holds(first, 0, 1), first)
+        names = (JobId(f"driver-{number}") for number in range(20))
+        driver = next(job for job in names if log.partition(job) == 0)
+        state, deadline = Place(log._settings.state_topic, 0), Deadline.after(LIMIT_S)
+        with closing(log.open_decisions(driver)) as decisions:
+            before = log._clients.written_offset(state)
+            decisions.begin()
+            decisions.keep(StateRecord(driver, b"open"))
+            while log._clients.written_offset(state) == before:
+                assert not deadline.passed, "the open step's record never came"
+            self.keep(first, jobs[0], 400)
+            first.membership.close()
+            second = self.member(opened, log, "one")
+            wait_for(lambda: 1 in second.read, second)
+        wait_for(holds(second, 0, 1), second)
+        assert {jobs[0]: bytes(400)} == second.grants[0].state
+
     def test_more_partitions_change_no_job(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:

@@ -127,6 +127,49 @@ def test_only_what_changed_is_written(facts: list[Fact], stride: int) -> None:
     assert kept(snapshots.end(standing), stored) == {}
 
 
+@given(HISTORIES, st.lists(st.integers(0, 20), min_size=5, max_size=20))
+def test_a_snapshot_stands_until_the_next_is_whole(facts: list[Fact], choices: list[int]) -> None:
+    """Masters that write each record in a step of its own die after any of them, and the next one
+    goes on from the newest whole snapshot."""
+    log, stored, whole = log_of(facts, [0]), dict[str, bytes](), Snapshot(JobState(JOB), (), 0, 0)
+    replay, standing = Replay(JOB), NOTHING
+    for at, record in enumerate(log):
+        replay.observe(record)
+        lasts, choice = divmod(choices[at % len(choices)], 3)
+        snapshot = replay.snapshot(record.offset + 1)
+        steps = snapshots.SnapshotSteps(snapshot, standing, 1, is_whole=choice == 1)
+        for _ in range(lasts):
+            if steps.is_last:
+                records, standing = steps.end(0)
+                stored, whole = kept(records, stored), snapshot
+                assert standing == snapshots.read(JOB, stored)[1]
+                break
+            stored = kept(steps.parts, stored)
+            steps.wrote()
+            assert whole.position == 0 or whole == snapshots.read(JOB, stored)[0]
+        else:
+            start, standing = whole, Standing(frozenset(stored))
+            if whole.position:
+                start, standing = snapshots.read(JOB, stored)
+            replay = Replay(JOB, start if start.position else None)
+            followed(replay, [event for event in log[: at + 1] if event.offset >= start.position])
+        assert whole.position == 0 or whole == snapshots.read(JOB, stored)[0]
+
+
+def test_a_whole_snapshot_moves_nothing_that_is_the_same() -> None:
+    """A snapshot that writes all results again is harmless for a master that knows only the one
+    before: results that have not changed are still where that one says."""
+    state = run(OPENING)[0]
+    records, before = snapshots.write(Snapshot(state, (), 7, 3), NOTHING)
+    stored = kept(records)
+    steps = snapshots.SnapshotSteps(Snapshot(state, (), 8, 3), before, 1 << 20, is_whole=True)
+    assert {f"{JOB}/{name}" for name in state.results} == {part.key for part in steps.parts}
+    stored = kept(steps.end(0)[0], stored)
+    later = Snapshot(replace(state, failed="later"), (), 9, 3)
+    stored = kept(snapshots.write(later, before)[0], stored)
+    assert later == snapshots.read(JOB, stored)[0]
+
+
 def test_large_results_are_cut() -> None:
     """A result over the size of a record is stored in several parts and may shrink again. A missing
     or old part is noticed."""
