@@ -17,8 +17,8 @@ from ..control.addresses import is_same_place
 from ..control.clock import Deadline
 from ..control.contract import SESSION, MasterSettings, PartitionStorage
 from ..control.errors import HeadgateError, Unavailable
-from ..control.events.codec import newer_error
-from ..control.events.types import NO_SIGNS_OF_LIFE, Newer, Tick
+from ..control.events.codec import check_known
+from ..control.events.types import NO_SIGNS_OF_LIFE, Tick
 from ..control.ids import JobId, ResultId
 from ..control.inquiry.neglected import Neglected
 from ..control.log import EventLog, Follower, read_to
@@ -163,8 +163,7 @@ def _is_heard(follower: Follower, end: int, deadline: Deadline) -> bool:
     is_heard = False
     for recorded in read_to(follower, end, _EVENTS_MAX, deadline):
         event = recorded.event
-        if isinstance(event.body, Newer):
-            raise newer_error(f"offset {recorded.offset} of job {event.job}", event.body.version)
+        check_known(recorded)
         is_sign = event.basis is None and not isinstance(event.body, NO_SIGNS_OF_LIFE)
         is_heard |= is_sign and recorded.offset < end
     return is_heard

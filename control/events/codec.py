@@ -123,12 +123,18 @@ def decode(record: bytes, job: str | None = None) -> ev.Event:
     return _brief(decoded)
 
 
-def newer_error(what: str, version: int) -> Invalid:
-    """Return the error of a process that would have to know a record of a newer version."""
-    return Invalid(
-        f"{what} was written by a newer Headgate, in version {version}, and this one knows "
-        f"{VERSION}: upgrade this one"
-    )
+def check_known(recorded: ev.Recorded) -> None:
+    """Refuse to go on behind an event that this version does not know.
+
+    Raises:
+        Invalid: a newer version has written the event.
+    """
+    event = recorded.event
+    if isinstance(event.body, ev.Newer):
+        raise Invalid(
+            f"offset {recorded.offset} of job {event.job} was written by a newer Headgate, in "
+            f"version {event.body.version}, and this one knows {VERSION}: upgrade this one"
+        )
 
 
 def _newer(record: bytes) -> int | None:

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from ..errors import Corrupt, Invalid
-from ..events.codec import newer_error
-from ..events.types import JobRegistered, Newer, Recorded
+from ..events.codec import check_known
+from ..events.types import JobRegistered, Recorded
 from ..ids import JobId
 from ..model.decide import step
 from ..model.replay import Replay, Snapshot
@@ -100,8 +100,7 @@ def after(state: JobState, recorded: Recorded) -> JobState:
     """Return the state of a job after its next event. A decision changes nothing: the fact that it
     follows from has done so."""
     event, body = recorded.event, recorded.event.body
-    if isinstance(body, Newer):
-        raise newer_error(f"offset {recorded.offset} of job {event.job}", body.version)
+    check_known(recorded)
     if event.basis is not None:
         return state
     return step(state, body, recorded.offset)[0]  # type: ignore[arg-type]

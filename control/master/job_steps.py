@@ -105,7 +105,7 @@ class JobSteps:
             decisions = log.open_decisions(announcer.job)
             opening.callback(decisions.close)
             term.check(log, announcer.job, limit, deadline)  # now nobody else can commit
-            start = take_up(log, announcer.job, deadline)
+            start = take_up(log, announcer.job, deadline, is_master=True)
             opening.callback(start.follower.close)
             kept = settings.within(log.retention_ms(deadline))
             steps = cls(announcer, decisions, start, kept, log.written(announcer.job), term)

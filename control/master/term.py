@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ..clock import Deadline
 from ..errors import Fenced, Lost
-from ..events.codec import newer_error
-from ..events.types import JobAccepted, JobRegistered, LeaseExpired, Newer, Recorded
+from ..events.codec import check_known
+from ..events.types import JobAccepted, JobRegistered, LeaseExpired, Recorded
 from ..ids import JobId
 from ..log import EventLog, Follower, read_to
 from ..model.ledger import Decided
@@ -48,8 +48,7 @@ class Term:
             Invalid: a newer version has written the event: nobody may be fenced because of it.
         """
         event, at = recorded.event, recorded.offset
-        if isinstance(event.body, Newer):
-            raise newer_error(f"offset {at} of job {event.job}", event.body.version)
+        check_known(recorded)
         registers = isinstance(event.body, JobRegistered)
         if not registers and event.basis is None:
             return

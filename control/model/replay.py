@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import Corrupt, Invalid
 from ..events import types as ev
-from ..events.codec import newer_error
+from ..events.codec import check_known
 from ..ids import JobId
 from .decide import step
 from .state import JobState
@@ -114,9 +114,7 @@ class Replay:
             Invalid: the event, or the snapshot, is of a newer version.
         """
         body = recorded.event.body
-        if isinstance(body, ev.Newer):
-            what = f"offset {recorded.offset} of job {recorded.event.job}"
-            raise newer_error(what, body.version)
+        check_known(recorded)
         if self.start is not None and self.start.newer:
             raise Invalid(self.start.newer)
         if self.first is None:

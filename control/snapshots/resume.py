@@ -7,13 +7,15 @@ that a newer version has written stops whoever needs it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from ..clock import Deadline
 from ..contract import SESSION
 from ..errors import Corrupt, Fenced, Invalid, Lost, OutcomeUnknown, Retryable, Unavailable
+from ..events.codec import check_known
+from ..events.types import Recorded
 from ..ids import JobId
 from ..log import EventLog, Follower, Grant, coverage_of, job_of, read_to
 from ..model.replay import Snapshot
@@ -114,7 +116,7 @@ def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -
     from then on every driver writes a snapshot before it states anything.
 
     Raises:
-        Invalid: a newer version has written the job's snapshot.
+        Invalid: a newer version has written the job's snapshot, or an event behind it.
         Unavailable: the snapshot was not written in time.
     """
     times = 1
@@ -133,9 +135,8 @@ def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -
 def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
     """Write the snapshot, unless the job has begun. A driver that is held up here until another one
     has begun is fenced."""
-    if stored := log.read_state(job, deadline):
-        _read(job, stored)  # before anybody is fenced
-        return
+    if log.read_state(job, deadline):
+        return _check_known(log, job, deadline)  # before anybody is fenced
     with closing(log.open_decisions(job)) as decisions:
         position = log.written(job)
         if log.read_state(job, deadline, whole=True):
@@ -151,6 +152,13 @@ def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
         records.keep_all(decisions, first, position)
 
 
+def _check_known(log: EventLog, job: JobId, deadline: Deadline) -> None:
+    """Refuse a job of which a newer version has written the snapshot, or an event behind it."""
+    start = take_up(log, job, deadline)
+    for recorded in _read_on(start.follower, start.follower.end(), deadline):
+        check_known(recorded)
+
+
 def _is_covered(log: EventLog, partition: int, identity: str, deadline: Deadline) -> bool:
     stored = log.read_state(coverage_of(partition), deadline)
     try:
@@ -161,15 +169,26 @@ def _is_covered(log: EventLog, partition: int, identity: str, deadline: Deadline
 
 def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
     """Return True if the job has an event before `end`."""
+    return any(True for _ in _read_on(follower, end, deadline))
+
+
+def _read_on(follower: Follower, end: int, deadline: Deadline) -> Iterator[Recorded]:
     with closing(follower):
         try:
-            return any(True for _ in read_to(follower, end, _EVENTS_MAX, deadline))
+            yield from read_to(follower, end, _EVENTS_MAX, deadline)
         except Lost as exc:
             raise Unavailable(f"the log deleted events while they were read: {exc}") from exc
 
 
-def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = None) -> Start:
-    """Read a job's snapshot, and follow its log from there on.
+def take_up(
+    log: EventLog,
+    job: JobId,
+    deadline: Deadline,
+    known: int | None = None,
+    is_master: bool = False,
+) -> Start:
+    """Read a job's snapshot, and follow its log from there on. A master waits for the end of open
+    steps of others, which may hide the newest snapshot.
 
     With `known`, the caller has to see all events after that offset. If the snapshot is newer, the
     log is followed from the job's first event without a snapshot, unless the log has lost that
@@ -182,7 +201,8 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = N
     with ExitStack() as opening:
         follower = log.follow(job, None)  # opened first, so that the state is of no older log
         opening.callback(follower.close)
-        stored, identity = log.read_state(job, deadline), log.identity(deadline)
+        stored = log.read_state(job, deadline, whole=is_master)
+        identity = log.identity(deadline)
         snapshot, standing = _read(job, stored)
         if snapshot is not None and not _belongs(snapshot, log.written(job), identity):
             snapshot, standing = None, Standing(frozenset(stored))
@@ -223,7 +243,7 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
         OutcomeUnknown: nobody answered in time whether the snapshot is gone.
     """
     with closing(log.open_decisions(job)) as decisions:
-        start = take_up(log, job, deadline)
+        start = take_up(log, job, deadline, is_master=True)
         end = log.written(job)
         if _has_spoken(start.follower, end, deadline):
             return False

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -13,12 +14,19 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Message, Producer, Top
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced, Invalid, Lost, Unavailable
 from headgate.control.ids import JobId
 from headgate.control.kafka import state as kafka_state
 from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
-from headgate.control.log import EventLog, partition_of
+from headgate.control.log import Decisions, EventLog, StateRecord, partition_of
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.job_steps import JobSteps
 from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.replay import Snapshot
+from headgate.control.model.state import JobState
+from headgate.control.snapshots import records
+from headgate.control.snapshots.records import Standing, keep_all
 from headgate.infra.devstack import stack
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 from headgate.testing.event_log_basics import (
@@ -263,6 +271,33 @@ class TestKafkaEventLog(KafkaFaults, EventLogSuite):
         assert "segment.bytes is 1073741824, not 16777216" in caplog.text
         for deleted in admin.delete_topics([topic.name for topic in by_hand.topics]).values():
             deleted.result(LIMIT_S)
+
+    def test_an_open_step_hides_no_snapshot_from_a_master(self, log: EventLog, job: JobId) -> None:
+        """A master starts at the newest snapshot of its job, also where a step of another job that
+        is still open hides the snapshot from other readers."""
+        names = (JobId(f"{job}-{number}") for number in range(100))
+        other = next(name for name in names if log.partition(name) == log.partition(job))
+        with closing(log.open_decisions(other)) as left:
+            left.begin()
+            self.hide(log, job, left)
+            with closing(log.open_decisions(job)) as decisions:
+                nothing = Snapshot(JobState(job), (), 0, 0)
+                keep_all(decisions, records.write(nothing, Standing())[0], 0)
+            assert {} == log.read_state(job, Deadline.after(LIMIT_S))
+            end = Timer(1.0, left.close)
+            end.start()
+            with closing(JobSteps.open(log, Announcer(job, "master"), MasterSettings())) as steps:
+                assert {job} == steps._decider.schedule._kept.standing.keys
+            end.join()
+
+    def hide(self, log: EventLog, job: JobId, decisions: Decisions) -> None:
+        """Let an open step hide all later states of a job's partition."""
+        assert isinstance(log, KafkaEventLog)
+        (place,) = log._clients.places(log._settings.state_topic, job)
+        before, deadline = log._clients.written_offset(place), Deadline.after(LIMIT_S)
+        decisions.keep(StateRecord(job, None))
+        while log._clients.written_offset(place) == before:
+            assert not deadline.passed, "the open step's record never came"
 
     def test_the_position_is_kept_with_the_decisions(self, log: EventLog, job: JobId) -> None:
         """A commit's position is stored as the offset of a consumer group, where Kafka's own tools

@@ -141,6 +141,25 @@ def test_a_newer_driver_is_not_fenced_by_an_older_one() -> None:
         )
 
 
+def test_nobody_is_fenced_behind_an_older_snapshot() -> None:
+    """Nor does an older driver take the decisions away where the newer one has written events, and
+    no snapshot yet."""
+    log = MemoryEventLog(1)
+    live(log, LIFE, 100)
+    with next_version():
+        steps = opened(log, HOURLY)
+        state_facts(log, Consumed(RESULT, 0, 1, 9, 1, 1, 1), by="next")
+    me = DriverIdentity("driver", "0", "memory://here/")
+    with (
+        closing(DriverMaster(log, OrderedStorage(log), SETTINGS, me)) as master,
+        pytest.raises(Invalid, match=NEWER),
+    ):
+        master.register_job(Job())
+    with closing(steps), next_version():
+        result = last_state(drive(steps, log, OrderedStorage(log))).results[RESULT]
+        assert 2 == result.totals.reads.rows
+
+
 @pytest.mark.parametrize("asks", [JobUnregistered("closed", 1), ReleaseRequested(RESULT, "asked")])
 def test_a_driver_that_has_begun_stops_at_a_newer_event(asks: object) -> None:
     """A driver that closes, or releases a result, after a newer driver has said something gets the
