@@ -179,6 +179,7 @@ class SegmentWriter:
             for segment in self._spill.take(it.schema, it.attempt, rows_wait):
                 self._store(segment)
                 self._settle()
+                del segment  # before the next one is merged
             self._spill = None
 
     def _store(self, segment: Segment, is_last: bool = False) -> None:

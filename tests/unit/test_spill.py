@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -130,6 +131,28 @@ def test_objects_are_merged_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     with exchange(SCHEMA, [part(np.arange(MANY) % 70)], 70, "lz4", LIMITS) as written:
         assert len(written.state.produced(0).segments) == 3
     assert merges == [[], [], []]
+
+
+def test_further_objects_cost_what_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hot rows are merged from the segments that they are in, after the object before it has left
+    the memory: neither time nor memory grows with the number of objects."""
+    merge, rooms = merging.merge, list[weakref.ref[Any]]()
+    of_each, in_memory = list[int](), list[int]()
+
+    def watched(file: Any, segments: Any, *given: Any) -> SegmentIndex:
+        of_each.append(len(segments))
+        in_memory.append(sum(room() is not None for room in rooms))
+        rooms.append(weakref.ref(file))
+        return merge(file, segments, *given)
+
+    monkeypatch.setattr(spill, "merge", watched)
+    targets = np.where(np.arange(MANY) % 2 == 0, 3, np.arange(MANY) // 2 % 70)
+    with exchange(SCHEMA, [part(targets)], 70, "none", LIMITS) as written:
+        objects = len(written.state.produced(0).segments)
+    first, *further = of_each
+    assert len(of_each) == objects >= 4
+    assert sum(further) < first
+    assert in_memory == [0] * objects
 
 
 @pytest.mark.parametrize("files", [True, False])
