@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.loaders import JSONFileLoader
 
+from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.errors import HeadgateError
 from headgate.storage.stores.port import ByteRange
 from headgate.storage.stores.s3 import clients
@@ -38,6 +40,16 @@ def store_keys(folder: Path, name: str) -> None:
     (folder / "credentials").write_text(text)
 
 
+def store_program(folder: Path, **more: str) -> None:
+    """Let a program give the credentials, which notes each of its starts."""
+    program = folder / "give"
+    keys = {"Version": 1, "AccessKeyId": "GIVEN", "SecretAccessKey": "s", **more}
+    says = f"echo x >> {folder}/started; sleep 0.1; echo '{json.dumps(keys)}'"
+    program.write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o700)
+    (folder / "config").write_text(f"[default]\ncredential_process = {program}\n")
+
+
 def test_a_file_of_credentials_is_read_again(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """The client gets the credentials of the file as it is now, and reads it again only when it
     has changed, or after some minutes."""
@@ -60,15 +72,25 @@ def test_a_file_of_credentials_is_read_again(monkeypatch: pytest.MonkeyPatch, fo
     assert 3 == len(read)
 
 
+@pytest.mark.parametrize(("lifetime_s", "kept_s"), [(7200, 300), (120, 60), (40, 10), (5, 0)])
+def test_credentials_are_not_kept_beyond_their_end(
+    folder: Path, lifetime_s: int, kept_s: int
+) -> None:
+    """A source may give credentials for less time than they are usually kept."""
+    end = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000 + lifetime_s, UTC)
+    store_program(folder, Expiration=end.isoformat())
+    clock = StillClock()
+    credentials = clients.CredentialLookup(clock)
+    for _ in range(2):
+        credentials()
+        assert kept_s == credentials._expires_s - clock.monotonic_s()
+        clock.sleep_s(kept_s)
+
+
 def test_thirty_gets_need_one_look_up(folder: Path) -> None:
     """A process that gives credentials is started once, whatever the number of requests, stores
     and threads."""
-    program = folder / "give"
-    keys = {"Version": 1, "AccessKeyId": "GIVEN", "SecretAccessKey": "s"}
-    says = f"echo x >> {folder}/started; sleep 0.1; echo '{json.dumps(keys)}'"
-    program.write_text(f"#!/bin/sh\n{says}\n")
-    program.chmod(0o700)
-    (folder / "config").write_text(f"[default]\ncredential_process = {program}\n")
+    store_program(folder)
     with scripted(MINE) as server, ThreadPoolExecutor(8) as pool:
         stores = [S3BlobStore(S3Settings(f"bucket{n}", server.endpoint)) for n in range(3)]
         asked = [pool.submit(stores[n % 3].get, "a", ByteRange(0, 5)) for n in range(GETS)]

@@ -29,6 +29,7 @@ DUMMY_KEY = "embedded"
 CREDENTIALS_TTL_S = 300.0
 _CLIENT_MARGIN_S = 300.0  # obstore asks again for credentials that end sooner
 _ASKED_S = 10.0  # it gets known ones from us, unless a file has changed
+_KEPT_S = (CREDENTIALS_TTL_S, 60.0, _ASKED_S)  # the first that ends before the credentials do
 _FILES = {
     "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
     "AWS_CONFIG_FILE": "~/.aws/config",
@@ -152,23 +153,27 @@ class CredentialLookup:
         with self._lock:
             places, now_s = _places(), self._clock.monotonic_s()
             if places != self._places or now_s >= self._expires_s:
-                self._look(places)
-                self._places, self._expires_s = places, now_s + CREDENTIALS_TTL_S
+                self._expires_s = now_s + self._look(places)
+                self._places = places
             it = self._frozen
         asked_again_ms = self._clock.now_ms() + round(1000 * (_ASKED_S + _CLIENT_MARGIN_S))
         asked_again = datetime.fromtimestamp(asked_again_ms / 1000, UTC)
         return _credential(it.access_key, it.secret_key, it.token, asked_again)
 
-    def _look(self, places: object) -> None:
-        """Ask the chain. A source that renews its credentials by itself is kept."""
+    def _look(self, places: object) -> float:
+        """Ask the chain, and return the seconds for which its answer is kept. A source that renews
+        its credentials by itself is kept, too, and knows when they end."""
         if self._source is None or places != self._places:
             self._source = _session().get_credentials()
         source = self._source
-        if not hasattr(source, "refresh_needed"):
-            self._source = None  # somebody else renews what stands in a file
         if source is None:
             raise error_for(NO_CREDENTIALS, "s3")
+        if not hasattr(source, "refresh_needed"):
+            self._source = None  # somebody else renews what stands in a file
         self._frozen = source.get_frozen_credentials()
+        if self._source is None:
+            return CREDENTIALS_TTL_S
+        return next((kept_s for kept_s in _KEPT_S if not source.refresh_needed(kept_s)), 0.0)
 
 
 credentials = CredentialLookup(SYSTEM_CLOCK)
