@@ -138,7 +138,7 @@ class SnapshotSteps:
         self.snapshot = snapshot
         self._before = before
         self._step_bytes = step_bytes
-        self._has_ended = is_over(snapshot.state)
+        self._has_ended = is_over(snapshot.state) and _is_small(snapshot)
         results = snapshot.state.results.items()
         is_whole |= self._has_ended
         kept = {} if is_whole else {n: r for n, r in results if before.holds(n, r)}
@@ -278,6 +278,11 @@ def _pack_ended(snapshot: Snapshot) -> bytes:
     versions, places = map(int, _NOTES.values()), (snapshot.position, snapshot.needed)
     head = _ENDED.pack(_ENDED_MARK, *versions, *places, is_session, len(log))
     return head + log + zlib.compress(container.pack(Index(snapshot, ()), _NOTES))
+
+
+def _is_small(snapshot: Snapshot) -> bool:
+    """Return True if a reader takes the snapshot in one record, whatever its last offsets."""
+    return len(container.pack(Index(snapshot, ()), _NOTES)) + _ENDED.size <= _ENDED_BYTES_MAX
 
 
 def _unpack_ended(body: bytes) -> Snapshot:

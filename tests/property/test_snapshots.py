@@ -170,6 +170,16 @@ def test_a_whole_snapshot_moves_nothing_that_is_the_same() -> None:
     assert later == snapshots.read(JOB, stored)[0]
 
 
+@pytest.mark.parametrize("limit", [100, 1 << 20])
+def test_an_ended_job_of_any_size_is_read(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that has ended is one record only where readers take it as one."""
+    monkeypatch.setattr(snapshots, "_ENDED_BYTES_MAX", limit)
+    snapshot = Snapshot(replace(run(OPENING)[0], closed="closed"), (), 1 << 40, 3)
+    records, standing = snapshots.write(snapshot, NOTHING)
+    assert (snapshot, standing) == snapshots.read(JOB, kept(records))
+    assert (standing.ended is not None) is (limit > 100)
+
+
 def test_large_results_are_cut() -> None:
     """A result over the size of a record is stored in several parts and may shrink again. A missing
     or old part is noticed."""
