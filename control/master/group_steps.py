@@ -213,8 +213,8 @@ class GroupSteps:
         free once the log has none of that job's events."""
         name, body = recorded.event.job, recorded.event.body
         position = partition.ignored.get(name)
-        if isinstance(body, Newer):  # perhaps a session job: no snapshot may pass its events by
-            return position is None
+        if position is None and isinstance(body, Newer):
+            return True  # perhaps a session job: no snapshot may pass its events by
         is_session = isinstance(body, JobRegistered) and body.mode == SESSION
         if is_session and (position is None or self._log.oldest(name) >= position):
             partition.ignored.pop(name, None)

@@ -28,6 +28,7 @@ from headgate.control.inquiry.neglected import Neglected, follow_jobs, neglected
 from headgate.control.inquiry.reading import known, states
 from headgate.control.log import EventLog
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
 from headgate.control.snapshots.resume import begin, follow_all, forget, read_snapshots
@@ -60,7 +61,7 @@ from ..doubles.jobs import (
 )
 from ..doubles.next_version import VERSION, next_version
 from ..doubles.snapshots import HOURLY, LIFE, OFTEN, last_state, live, opened, standing
-from ..doubles.steps import drive
+from ..doubles.steps import StoppedClock, drive
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
@@ -300,6 +301,30 @@ def test_a_partition_that_moves_to_an_older_master_is_not_decided_twice(
         live_in_group(log, (produced(0, 9),), job, beside, by="end")
         for name in (job, beside):
             assert audited_in_group(log, name).state == state_of(log, name)
+
+
+def test_a_job_of_a_driver_stays_one_when_a_newer_driver_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A session master that knows that a driver decides for a job does not take the job for one of
+    its own when the log has only events of a newer version left: these would hold back all others
+    for good."""
+    clock = StoppedClock(10**12)
+    log = MemoryEventLog(1, clock)
+    with closing(GroupSteps(log, MasterIdentity("one", "master", clock, ""), GROUP_OFTEN)) as steps:
+        state_facts_of(log, JOBS[0], JobRegistered("per-job", "0", "tests"), clock=clock)
+        drive_group(log, GroupStorage(), steps)
+        known_before = len(log._partitions[0].entries)
+        for by in ("next", "later"):
+            with next_version():
+                state_facts_of(log, JOBS[0], produced(0, 1), by=by, clock=clock)
+            drive_group(log, GroupStorage(), steps)
+            log.expire(JOBS[0], known_before)
+            clock.at_ms += 300_000
+            steps.look()
+        assert {JOBS[0]} == steps._held[0].ignored.keys()
+        assert {} == steps.states
+    assert NEWER not in caplog.text
 
 
 def test_garbage_is_skipped_as_before() -> None:
