@@ -92,7 +92,8 @@ class Slices:
     @classmethod
     def even(cls, objects: int, subpartitions: int, rows: int, stored_bytes: int) -> Slices:
         """Return the slices of objects with as many rows of each subpartition, at random."""
-        sizes = np.diff(np.arange(subpartitions + 1) * stored_bytes // subpartitions)
+        each_bytes, rest_bytes = divmod(stored_bytes, subpartitions)
+        sizes = each_bytes + (np.arange(subpartitions) < rest_bytes)
         near = np.full(subpartitions, float(objects))
         filled = near * -np.expm1(-rows / max(1, objects * subpartitions))
         return cls(sizes, filled, near, np.eye(1, subpartitions)[0] * objects)

@@ -382,3 +382,9 @@ def test_no_rows_take_no_requests(files: bool) -> None:
     nothing = ExchangeSize(4, 0, 0, 0, Slices.of((), 8), Readers(np.arange(8)))
     for way in (DIRECT, Way(4, 2)):
         assert predict(nothing, way, Limits(files=files), COSTS["own"]).requests == 0
+
+
+@pytest.mark.parametrize(("subpartitions", "stored_bytes"), [(7, 20), (100_000, 200 << 40)])
+def test_even_sizes_are_those_of_all_bytes(subpartitions: int, stored_bytes: int) -> None:
+    sizes = Slices.even(1_000, subpartitions, stored_bytes, stored_bytes).sizes
+    assert (stored_bytes, 1) == (int(sizes.sum()), int(np.ptp(sizes)))
