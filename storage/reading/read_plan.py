@@ -21,7 +21,6 @@ from ..limits import Limits
 from ..stores.port import ByteRange
 from .range_cache import ENTRY_BYTES
 
-_SPREAD = (5**0.5 - 1) / 2  # multiples of the golden ratio are far apart, however many there are
 _REQUEST_BYTES = 1 << 20  # a store could send so many bytes in the time that a request takes
 
 
@@ -156,22 +155,12 @@ def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
             yield Slice(source, at, at, span, span)
 
 
-def _turned(sources: tuple[Source, ...], at: int) -> tuple[Source, ...]:
-    """Return the objects in the order of one of the readers that share windows. Readers that all
-    began with the same object would wait for the same request, and then for the next one. Objects
-    of one partition stay together."""
-    start = int(at * _SPREAD % 1.0 * len(sources))
-    while start and sources[start].attempt.partition == sources[start - 1].attempt.partition:
-        start -= 1
-    return sources[start:] + sources[:start]
-
-
 def _slices(
     manifest: Manifest, at: int, group: range, shared: bool, limits: Limits
 ) -> Iterator[Slice]:
     if at not in group:
         return
-    for source in _turned(manifest.sources, at) if shared else manifest.sources:
+    for source in manifest.sources:
         if source.sizes[at]:
             span, window = source.range_of(at, 1), source.range_of(group.start, len(group))
             if window.length > 2 * limits.window_bytes:  # most rows are in this object

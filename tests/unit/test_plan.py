@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -152,28 +152,6 @@ def test_every_reader_of_a_group_asks_for_the_same_windows() -> None:
         for piece in plan(deployment(whole, first), Limits())
     }
     assert sum(window.length for _, window in windows) == 2 * 40 * 200_000
-
-
-@pytest.mark.parametrize("workers", [2, 8])
-def test_readers_that_share_windows_begin_apart(workers: int) -> None:
-    """Readers that run side by side wait for different requests: each begins with another object,
-    and none has two of the first ones of another reader. The objects of a partition stay
-    together."""
-    whole = manifest(40, 20_000, objects=64)
-    sources = tuple(
-        replace(s, attempt=whole.sources[at // 2 * 2].attempt) for at, s in enumerate(whole.sources)
-    )
-    whole = replace(whole, sources=sources)
-    for first in range(40 - workers):
-        orders = [
-            [piece.source.name for piece in plan(deployment(whole, first + at), Limits())]
-            for at in range(workers)
-        ]
-        assert all(sorted(order) == sorted(orders[0]) for order in orders)
-        begins = sorted(int(order[0].split("-")[1]) for order in orders)
-        assert all(later - sooner >= 64 // (4 * workers) for sooner, later in pairwise(begins))
-        parts = [piece.part for piece in plan(deployment(whole, first), Limits())]
-        assert parts[::2] == parts[1::2]
 
 
 def test_the_next_group_is_asked_for_near_the_end_of_one() -> None:
