@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -20,8 +21,11 @@ from ..control.events.types import (
     Event,
     JobAccepted,
     JobUnregistered,
+    Produced,
     Recorded,
+    Reproduce,
     ResultRegistered,
+    SegmentSummary,
 )
 from ..control.ids import AttemptId, JobId, PartitionId, ResultId
 from ..control.log import Decisions, EventLog, Follower, Placed, StateRecord, Tail, partition_of
@@ -33,12 +37,20 @@ SUCCESSION_S_MAX = 2.0
 _NUMBERS = count()
 
 
-def fact(job: JobId, name: str, reason: str = "") -> Event:
-    return Event(name, job, "", 0, "test", None, JobUnregistered(reason))
+def fact(job: JobId, name: str) -> Event:
+    return Event(name, job, "", 0, "test", None, JobUnregistered(""))
 
 
 def decision(job: JobId, name: str, basis: int = 0) -> Event:
     return Event(name, job, "", 0, "test", basis, JobAccepted(1))
+
+
+def oversized(event: Event) -> Event:
+    """Return a fact or a decision that fits no record."""
+    if event.basis is not None:
+        return replace(event, body=Reproduce(ResultId("r"), (1_000,) * 600_000, ""))
+    segment = SegmentSummary(0, 600_000, 1, 0, bytes(600_000))
+    return replace(event, body=Produced(AttemptId(PartitionId(ResultId("r"), 0), 1, 1), (segment,)))
 
 
 def append(log: EventLog, event: Event) -> int:
@@ -224,7 +236,7 @@ class EventLogBasics:
     def test_an_oversized_event_is_refused(self, log: EventLog, job: JobId) -> None:
         """An event over the size limit is `Invalid`, and nothing of it reaches the log."""
         with pytest.raises(Invalid, match="over"):
-            log.append(fact(job, "huge", "x" * 600_000))
+            log.append(oversized(fact(job, "huge")))
         append(log, fact(job, "small"))
         with closing(log.follow(job, None)) as follower:
             assert names(read_to_end(follower)) == ["small"]

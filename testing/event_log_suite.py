@@ -26,6 +26,7 @@ from .event_log_basics import (
     decision,
     fact,
     names,
+    oversized,
     read,
     read_all,
     read_to_end,
@@ -225,7 +226,7 @@ class EventLogSuite(EventLogBasics):
         with closing(log.open_decisions(job)) as decisions:
             decisions.begin()
             with pytest.raises(Invalid, match="over"):
-                decisions.write(decision(job, "x" * 600_000))
+                decisions.write(oversized(decision(job, "huge")))
             decisions.write(decision(job, "small"))
             decisions.commit(0)
         with closing(log.follow(job, None)) as follower:

@@ -24,6 +24,7 @@ from .event_log_basics import (
     decision,
     fact,
     names,
+    oversized,
     read,
     read_all,
     read_to_end,
@@ -197,7 +198,7 @@ class MasterGroupSuite:
         wait_for(holds(member, 0, 1), member)
         member.membership.begin()
         with pytest.raises(Invalid, match="over"):
-            member.membership.write(decision(jobs[0], "x" * 600_000))
+            member.membership.write(oversized(decision(jobs[0], "huge")))
         member.membership.write(decision(jobs[0], "small"))
         member.membership.commit({0: 0})
         with closing(log.follow(jobs[0])) as follower:

@@ -148,7 +148,7 @@ def _holds_parts(
 
 @cache
 def _schema_of(kind: Any) -> str:
-    return json.dumps(_schema(kind, set()))
+    return json.dumps(_schema(kind, set()), separators=(",", ":"))
 
 
 def _schema(kind: Any, named: set[str]) -> Any:

@@ -163,7 +163,9 @@ def test_a_cache_that_is_not_filled_has_its_own_plan(monkeypatch: pytest.MonkeyP
         cachedPlan=lambda: "its own", cachedColumnBuffers=refuse, clearCache=lambda _: None
     )
     door: Any = SimpleNamespace(
-        rows_behind=lambda plan: (plan, 1), weakly=lambda plan: SimpleNamespace(get=lambda: plan)
+        rows_behind=lambda plan: (plan, 1),
+        weakly=lambda plan: SimpleNamespace(get=lambda: plan),
+        executing=nullcontext,
     )
     execution = SimpleNamespace(executedPlan=lambda: "ours")
     frame: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: execution))

@@ -27,6 +27,7 @@ from headgate.control.inquiry.job_view import JobView
 from headgate.control.inquiry.neglected import Neglected, follow_jobs, neglected
 from headgate.control.inquiry.reading import known, states
 from headgate.control.log import EventLog
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
@@ -171,8 +172,10 @@ def test_a_driver_that_has_begun_stops_at_a_newer_event(asks: object) -> None:
         for fact in LIFE:
             loop.ask(fact).result(3.0)
         deleted = set(storage.deleted)
-        with next_version():
-            state_facts(log, Consumed(RESULT, 0, 1, 9, 1, 1, 1), by="next")
+        with next_version():  # the loop's thread must not read in that version
+            read = Announcer(JOB, "next").fact(Consumed(RESULT, 0, 1, 9, 1, 1, 1))
+            record = codec.encode(read)
+        log._put(JOB, JOB, record)
         with pytest.raises(Invalid, match=NEWER):
             loop.ask(asks).result(3.0)  # type: ignore[arg-type]
         with pytest.raises(Invalid, match=NEWER):
