@@ -20,6 +20,7 @@ from headgate import Headgate
 from headgate.connectors.spark.jvm import bridge
 from headgate.connectors.spark.jvm.catalyst import CatalystDoor, ExchangePlan, open_door
 from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
+from headgate.connectors.spark.jvm.task_settings import TaskSettings
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, Volume, layout_of
 from headgate.connectors.spark.types import carried_schema, least_bytes
 
@@ -75,10 +76,11 @@ def place() -> Place:
 
 
 @pytest.fixture(scope="module")
-def door(spark: SparkSession) -> CatalystDoor:
+def door(spark: SparkSession) -> Iterator[CatalystDoor]:
     opened = open_door(spark)
     assert opened is not None, "this Spark is known"
-    return opened
+    with TaskSettings(spark).carried():
+        yield opened
 
 
 def whole(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
