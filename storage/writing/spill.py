@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from io import BytesIO
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import BinaryIO
 
@@ -89,9 +90,10 @@ class Spill:
         return True
 
     def take(self, schema: pa.Schema, attempt: AttemptId, rows_wait: bool) -> Iterator[Segment]:
-        """Yield the segments as one, then what is hot in it as others, and end. They are merged in
-        memory if they take `segment_bytes` at most, or twice as much when no rows wait there; else
-        in another file. Yield them as they are if there is no room for it."""
+        """Yield the segments as one, then what is hot in it as others, and end. The first is merged
+        in memory if it takes `segment_bytes` at most, or twice as much when no rows wait there;
+        else in another file. The others take about so much, and no file: there may be no room for
+        it any more. Yield the segments as they are if there is no room for the first one."""
         in_memory_bytes = self._slice_bytes * (1 if rows_wait else 2)
         try:
             if len(self._indexes) < 2:
@@ -107,7 +109,7 @@ class Spill:
             yield first
             del first
             for number in range(1, int(numbers.max()) + 1):
-                yield self._merged(schema, attempt, numbers == number, in_memory_bytes)
+                yield self._merged(schema, attempt, numbers == number, inf)
         finally:
             self.close()
 
@@ -120,7 +122,7 @@ class Spill:
         return tempfile.TemporaryFile(dir=self._folder)
 
     def _merged(
-        self, schema: pa.Schema, attempt: AttemptId, wanted: Bools, in_memory_bytes: int
+        self, schema: pa.Schema, attempt: AttemptId, wanted: Bools, in_memory_bytes: float
     ) -> Segment:
         """Return the wanted slices of each segment as one segment."""
         all_segments = map(SpillSegment, self._waiting(), self._indexes, wanted)

@@ -238,6 +238,22 @@ def test_a_disk_that_fills_costs_requests_only(segments: float) -> None:
             check(written, targets, subpartition)
 
 
+def test_a_disk_that_fills_between_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further objects need no room on the disk: the rows of the first one are stored already."""
+    files, opened = tempfile.TemporaryFile, count(1)
+
+    def limited(*given: Any, **named: Any) -> Any:
+        if next(opened) > 2:  # the segments that wait, and the first object
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return files(*given, **named)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", limited)
+    targets = np.full(MANY, 42)
+    filling = limit(resource.RLIMIT_FSIZE, int(3.3 * LIMITS.segment_bytes))
+    with filling, exchange(SCHEMA, [part(targets)], 70, "none", LIMITS) as written:
+        check(written, targets, 42)
+
+
 def test_files_that_are_open_do_not_grow_with_the_partition() -> None:
     """A worker may open a thousand files, as most systems are set up, and needs some of them for
     its connections."""
