@@ -179,7 +179,7 @@ def test_a_driver_that_has_begun_stops_at_a_newer_event(asks: object) -> None:
         with pytest.raises(Invalid, match=NEWER):
             loop.ask(asks).result(3.0)  # type: ignore[arg-type]
         with pytest.raises(Invalid, match=NEWER):
-            loop.wait_until_left()
+            loop.ask(asks)  # type: ignore[arg-type]
     assert [NEWER in str(error) for error in job.errors] == [True]
     assert storage.deleted <= deleted | {attempt(0, 2), attempt(1, 7), attempt(1, 4)}
 
