@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -119,7 +120,7 @@ class Headgate:
         self._look_up()
         with self._queries.in_use.query():
             frame, written = self._exchanger.run(df, n, columns, self._queries.in_use.name())
-            self._written[frame] = written
+            self._written[frame] = replace(written, largest={})  # only plans need them
         return frame
 
     def offload(self, df: DataFrame) -> DataFrame:
@@ -175,7 +176,7 @@ class Headgate:
         """
         self._queries.require_open()
         frame, written = self._exchanger.read(ResultId(result))
-        self._written[frame] = written
+        self._written[frame] = replace(written, largest={})  # only plans need them
         return frame
 
     def results(self) -> Results:

@@ -21,7 +21,7 @@ from .segment import Longs, SegmentIndex, Sums, fetch_index
 AnnouncedSegment: TypeAlias = tuple[AttemptId, SegmentSummary]
 
 FETCHES_AT_ONCE = 16  # of indexes that were too large for an event
-_LARGEST_NUMBERS = 1 << 19  # 4 MiB
+_LARGEST_NUMBERS = 1 << 21  # 16 MiB: all of 10,000 partitions and 200 subpartitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,13 @@ def test_a_shard_that_is_damaged_on_its_way_is_read_again(effect: Effect) -> Non
     same(whole.part(shard.first, shard.count), shard)
 
 
+def test_a_rebalance_of_many_partitions_knows_all_of_its_subpartitions() -> None:
+    """A rebalance cuts each of them, not only the few that are much larger than the others."""
+    whole = manifest(1, 200)
+    result = PlacedResult.of(replace(whole, sources=()), (PlacedSegment(0, whole.sources[0]),))
+    assert 200 == len(result.largest(10_000))
+
+
 @given(
     subpartitions=st.integers(1, 60),
     reaches=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), max_size=8),
@@ -173,7 +180,7 @@ def test_objects_of_a_few_subpartitions_are_found_by_their_readers(
     for at, by_partition in result.largest(len(segments)).items():
         assert [of(at, each) for each in segments] == by_partition.tolist()
     assert list(range(subpartitions)) == list(result.largest(len(segments)))
-    (largest,) = result.largest(1 << 19)  # so many partitions leave room for one
+    (largest,) = result.largest(1 << 21)  # so many partitions leave room for one
     assert sizes.max() == sizes[largest]
     assert len(PlacedResult.of(replace(whole, sources=()), ()).largest(0)) == subpartitions
     cuts = sorted({0, subpartitions, *(min(border, subpartitions) for border in borders)})
