@@ -33,6 +33,8 @@ _SKEW = "spark.sql.adaptive.skewJoin."
 _JOIN = "spark.sql.adaptive.convertSortMergeJoinToShuffledHashJoin."
 _SENT = "spark.sql.adaptive.autoBroadcastJoinThreshold"
 _CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum."
+_FULL = "spark.sql.adaptive.nonEmptyPartitionRatioForBroadcastJoin"
+_EXCLUDED = "spark.sql.adaptive.optimizer.excludedRules"
 _COST = "spark.sql.adaptive.customCostEvaluatorClass"
 _EMPTY = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 # Under these settings parts of several subpartitions are read, and the hot key is cut.
@@ -69,9 +71,9 @@ VALUES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "spark.sql.adaptive.localShuffleReader.enabled": ("false", {}),
     "spark.sql.adaptive.logLevel": ("TRACE", {}),
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": ("1GB", {}),
-    "spark.sql.adaptive.nonEmptyPartitionRatioForBroadcastJoin": ("0.9", {}),
+    _FULL: ("0.9", {"spark.sql.autoBroadcastJoinThreshold": "10KB"}),
     "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": ("false", {}),
-    "spark.sql.adaptive.optimizer.excludedRules": (_EMPTY, {}),
+    _EXCLUDED: (_EMPTY, {}),
     "spark.sql.adaptive.rebalancePartitionsSmallPartitionFactor": ("0.9", {}),
     "spark.sql.adaptive.shuffle.targetPostShuffleInputSize": ("1GB", {}),
     f"{_SKEW}enabled": ("false", {}),
@@ -86,8 +88,11 @@ VALUES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 JOIN = "select l.k, l.v, r.v w from hot l left join cold r on l.k = r.k"
 # Queries for keys that a join of these tables does not show.
+FEW = "(select k, max(v) m from {} group by k) r"
 QUERIES: Mapping[str, str] = {
     _SENT: JOIN.replace("cold r", "(select k, max(v) v from cold where v % 97 = 1 group by k) r"),
+    _FULL: f"select h.v, m from hot h join {FEW.format('hot where k in (3, 4)')} using (k)",
+    _EXCLUDED: f"select h.v, m from hot h join {FEW.format('cold where v % 97 = 98')} using (k)",
     "spark.sql.adaptive.forceApply": "select k from cold where k < 3",
     "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": (
         "select /*+ rebalance(k) */ k, v from hot"
