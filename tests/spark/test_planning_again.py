@@ -8,12 +8,14 @@ from collections.abc import Iterator
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from headgate import Headgate
 from headgate.connectors.spark.queries.runner import FinishedQuery
+from headgate.control.clock import SYSTEM_CLOCK
 
 from .conftest import setting
-from .entered import broadcasts
+from .entered import broadcasts, wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -139,6 +141,34 @@ def test_a_broadcast_changes_the_join_above(
     df = spark.sql(f"select l.x, s.i from {LARGE} l join {side} s using (k)")
     with setting(spark, {LIMIT: "60000"}):
         assert exchanges == len(done(hg, df).exchanges)
+
+
+def late(fails: bool) -> str:
+    SYSTEM_CLOCK.sleep_s(30)
+    assert not fails
+    return "late"
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["runs", "fails"])
+@pytest.mark.parametrize("is_sent", [False, True], ids=["exchange", "broadcast"])
+def test_a_stage_that_nobody_needs_is_ended(
+    spark: SparkSession, hg: Headgate, is_sent: bool, fails: bool
+) -> None:
+    """While a side of a join is made, the other one turns out empty: the query does not wait for
+    the first, has none of its errors, and releases what it has stored."""
+    before = len(hg.results())
+    slow = spark.range(0, 2, 1, 1).select("id", F.udf(lambda _: late(fails))("id").alias("t"))
+    sides = slow.hint("broadcast") if is_sent else slow.groupBy("id").agg(F.max("t")).hint("merge")
+    none = spark.sql(f"select k id, count(*) from {NONE} group by k")
+    began_s = SYSTEM_CLOCK.monotonic_s()
+    with setting(spark, {LIMIT: "-1"}):
+        out = hg.offload(none.join(sides, "id"))
+        assert [] == out.collect()
+    assert SYSTEM_CLOCK.monotonic_s() - began_s < 25
+    assert 1 == len(hg._queries.finished[out].exchanges)
+    hg.release(out)
+    wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
+    wait_until(lambda: all(result.released for result in hg.results()[before:]))
 
 
 def test_a_broadcast_is_made_once(spark: SparkSession, hg: Headgate) -> None:

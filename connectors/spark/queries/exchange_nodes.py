@@ -244,6 +244,18 @@ class Plan:
             yield from _all_broadcasts(stage)
 
     @property
+    def running(self) -> list[Mark]:
+        """Return the exchanges that run, each once."""
+        marks = dict.fromkeys(shuffle.mark for shuffle in self.shuffles)
+        return [mark for mark in marks if mark is not None and mark.rows < 0]
+
+    @property
+    def sending(self) -> list[BroadcastMark]:
+        """Return the broadcasts that run, each once."""
+        marks = dict.fromkeys(broadcast.sent for broadcast in self.broadcasts)
+        return [mark for mark in marks if mark is not None and mark.rows < 0]
+
+    @property
     def waiting(self) -> int:
         """Return the number of exchanges that have not begun."""
         return sum(shuffle.mark is None for shuffle in self.shuffles)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -79,18 +79,12 @@ class QueryStages:
     def is_sending(self) -> bool:
         return any(not sent.exchange.relationFuture().isDone() for sent in self._sent)
 
-    @property
-    def is_waited_for(self) -> bool:
-        """Return True while `ended` has not returned all broadcasts."""
-        return any(sent.rows < 0 for sent in self._sent)
-
-    def ended(self) -> list[BroadcastMark]:
-        """Return the broadcasts that have ended since the last call.
+    def ended(self, running: Sequence[BroadcastMark]) -> list[BroadcastMark]:
+        """Return those of the broadcasts that have ended, with their rows noted.
 
         Raises:
             PySparkException, Py4JError: a broadcast has failed, as Spark raises it.
         """
-        running = [sent for sent in self._sent if sent.rows < 0]
         with self._jvm.together() as calls:
             states = calls.now(
                 *[calls.on(sent.exchange).relationFuture().isDone() for sent in running]
@@ -109,12 +103,6 @@ class QueryStages:
         if name_of(mode) == _HASHED and mode.isNullAware():
             only_nulls = self._jvm.only(_ONLY_NULLS)
             sent.joins_nothing = bool(value.get().value().equals(only_nulls))
-
-    def keep(self, needed: Collection[BroadcastMark | None]) -> None:
-        """End the broadcasts that run, except for these."""
-        for sent in [sent for sent in self._sent if sent.rows < 0 and sent not in needed]:
-            sent.exchange.cancelBroadcastJob(self._jvm.nothing())
-            self._sent.remove(sent)
 
     def _merged(self, calls: Any, rules: Sequence[Any], plan: Any) -> Any:
         fuse, merge = (calls.on(rule) for rule in rules)

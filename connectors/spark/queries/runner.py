@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -157,6 +157,7 @@ class QueryRunner:
                             self.page.last(last)
                     else:
                         frame, left = asked.select("*"), str(plan.root.toString())
+                    self._end_needless(tag)
                 except BaseException:
                     self._cancel(pool, tag)
                     raise
@@ -175,12 +176,25 @@ class QueryRunner:
         return frame, FinishedQuery(done, self._reused, native, left, limited)
 
     def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
-        """End all map stages and broadcasts. Repeat the call to Spark until they end: one may have
+        """End all map stages and broadcasts."""
+        pool.shutdown(wait=False, cancel_futures=True)
+        self._end(self._runs.values(), tag)
+
+    def _end_needless(self, tag: str) -> None:
+        """End the map stages and broadcasts that run at the end of the query, so that nobody needs
+        their rows, and drop what they have stored. Before, another stage could need a subquery
+        whose job runs in one of them."""
+        needless = {mark: run for mark, run in self._runs.items() if mark.rows < 0}
+        self._end(needless.values(), tag)
+        self._runs = {mark: run for mark, run in self._runs.items() if mark not in needless}
+        self._release(needless.values())
+
+    def _end(self, runs: Collection[Future[FinishedExchange]], tag: str) -> None:
+        """End map stages and all broadcasts. Repeat the call to Spark until they end: one may have
         had no job yet when it came first. Some broadcasts cannot be ended, such as one that lists
         files; they are not waited for."""
-        pool.shutdown(wait=False, cancel_futures=True)
         deadline = Deadline.after(_BROADCASTS_END_S)
-        while not all(run.done() for run in self._runs.values()) or (
+        while not all(run.done() for run in runs) or (
             self._plans.stages.is_sending and not deadline.passed
         ):
             end_jobs(self._exchanger.spark.sparkContext, tag)
@@ -199,8 +213,8 @@ class QueryRunner:
                         self._runs[shuffle.mark] = pool.submit(self._exchange, shuffle)
                     else:
                         self._reused += 1
-            running = [run for mark, run in self._runs.items() if mark.rows < 0]
-            is_looking = self._plans.stages.is_waited_for
+            running = [self._runs[mark] for mark in plan.running]
+            is_looking = bool(plan.sending)
             if not running and not is_looking:
                 return plan
             if running:
@@ -208,12 +222,12 @@ class QueryRunner:
             else:
                 SYSTEM_CLOCK.sleep_s(pause_s)
             pause_s = min(2 * pause_s, _LOOK_S_MAX)
-            ended = self._ended()
+            ended = self._ended(plan)
             if ended[0] or ended[1]:
                 pause_s = _LOOK_S
             if self._plans.adapting.plans_again and self._changes(plan, *ended):
                 plan = self._refused_in(self._plans.plan_again(plan))
-                self._keep_needed(plan)
+                self._drop_waiting(plan)
 
     def _send(self, plan: Plan) -> None:
         """Begin the broadcasts whose rows can be made, before the exchanges, as Spark does."""
@@ -229,12 +243,11 @@ class QueryRunner:
                     self._plans.send(broadcast, scans, self.page.early)
                 self._left += left
 
-    def _keep_needed(self, plan: Plan) -> None:
-        """Drop the map stages that wait for a thread, and end the broadcasts that run, whose rows
-        nobody will need. A map stage that runs goes on."""
-        marks, sent = self._plans.begun.needed(plan)
-        self._plans.stages.keep(sent)
-        for mark in [mark for mark in self._runs if mark.rows < 0 and mark not in marks]:
+    def _drop_waiting(self, plan: Plan) -> None:
+        """Drop the map stages that wait for a thread and that a plan does not read. Those that run
+        go on: a later plan may read them again."""
+        running = plan.running
+        for mark in [mark for mark in self._runs if mark.rows < 0 and mark not in running]:
             if self._runs[mark].cancel():
                 self._plans.begun.forget(mark)
                 del self._runs[mark]
@@ -258,8 +271,7 @@ class QueryRunner:
         waits = [shuffle for shuffle in ready if self._waits(shuffle)]
         again = self._plans.begun.wanted_again(waits)
         free = [shuffle for shuffle in ready if shuffle not in waits or shuffle in again]
-        waiting = self._plans.stages.is_waited_for or any(mark.rows < 0 for mark in self._runs)
-        return free or ([] if waiting else ready)
+        return free or ([] if plan.running or plan.sending else ready)
 
     def _waits(self, shuffle: Shuffle) -> bool:
         if self._plans.adapting.broadcast_bytes <= 0:
@@ -270,14 +282,15 @@ class QueryRunner:
             for opposite in through(shuffle.opposite)
         )
 
-    def _ended(self) -> tuple[list[Mark], list[BroadcastMark]]:
-        """Return the exchanges and broadcasts that have ended, with their sizes noted."""
-        ended = [mark for mark, run in self._runs.items() if mark.rows < 0 and run.done()]
+    def _ended(self, plan: Plan) -> tuple[list[Mark], list[BroadcastMark]]:
+        """Return the exchanges and broadcasts of a plan that have ended, with their sizes noted.
+        An error in what the plan no longer reads is nobody's."""
+        ended = [mark for mark in plan.running if self._runs[mark].done()]
         for mark in ended:
             written = self._runs[mark].result().written
             plain_bytes, rows = self._exchanger.plain_bytes(written), int(written.rows.sum())
             self._plans.begun.end(mark, rows, plain_bytes, written.sizes)
-        return ended, self._plans.stages.ended()
+        return ended, self._plans.stages.ended(plan.sending)
 
     def _changes(self, plan: Plan, marks: Sequence[Mark], sent: Iterable[BroadcastMark]) -> bool:
         """Return True if the rest should be planned again because of what has ended."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from ....storage.format.segment import Longs
 from ..jvm.bridge import Jvm
-from .exchange_nodes import Broadcast, BroadcastMark, Mark, Plan, Shuffle, through
+from .exchange_nodes import Broadcast, BroadcastMark, Mark, Shuffle, through
 from .scan_places import ScanPlaces
 
 
@@ -62,17 +62,6 @@ class StageMarks:
     def forget(self, mark: Mark) -> None:
         """Forget an exchange that nobody waits for: an equal one begins anew."""
         self._begun = {form: begun for form, begun in self._begun.items() if begun is not mark}
-
-    def needed(self, plan: Plan) -> tuple[set[Mark | None], set[BroadcastMark | None]]:
-        """Return the exchanges and broadcasts whose rows a plan reads, as far as they have begun.
-        Forget the broadcasts that still run and that it does not read."""
-        sent = {each.sent for each in plan.broadcasts}
-        self._begun = {
-            form: begun
-            for form, begun in self._begun.items()
-            if not isinstance(begun, BroadcastMark) or begun.rows >= 0 or begun in sent
-        }
-        return {shuffle.mark for shuffle in plan.shuffles}, sent
 
     def earlier(self, place: Any) -> Any:
         """Return what has begun and has the same rows as an exchange or a broadcast, if any."""
