@@ -182,6 +182,22 @@ def test_a_broadcast_is_made_once(spark: SparkSession, hg: Headgate) -> None:
     assert 4 == between[0] == between[1]
 
 
+def test_a_broadcast_below_an_exchange_of_sparks_is_made_once(
+    spark: SparkSession, hg: Headgate
+) -> None:
+    """A broadcast whose rows go through an exchange that is left to Spark receives what was
+    broadcast to that exchange, and makes it no second time."""
+    inner = "(select /*+ broadcast */ max(v) t, k from b group by k)"
+    few = f"(select count(*) c from (select 1 from a join {inner} i on a.k = i.k limit 700))"
+    before = broadcasts(spark)
+    out = hg.offload(spark.sql(f"select /*+ broadcast(o) */ b.k from b join {few} o on b.k < c"))
+    assert 700 == out.count()
+    finished = hg._queries.finished[out]
+    assert (1, 1) == (len(finished.exchanges), len(finished.refused))
+    assert 2 == broadcasts(spark) - before
+    hg.release(out)
+
+
 def test_an_error_in_a_broadcast_is_sparks(spark: SparkSession, hg: Headgate) -> None:
     """An error of the user's expression keeps its type, condition and context."""
     side = "(select k from a where 1 / (v - v) > 0)"

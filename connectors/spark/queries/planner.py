@@ -178,7 +178,7 @@ class Planner:
         """Begin a broadcast, if no equal one has begun."""
 
         def begin(form: int, same: Any) -> BroadcastMark:
-            rows = self._fill(broadcast.node, scans, broadcast.stage)
+            rows = self._fill(broadcast.node, scans, broadcast.stage, broadcast.inputs)
             return self.stages.send(form, rows, same, show)
 
         self.begun.send(broadcast, begin)
