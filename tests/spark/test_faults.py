@@ -101,15 +101,6 @@ def test_a_lost_object_is_made_again(spark: SparkSession, hg: Headgate) -> None:
     audited(recorded(hg))
 
 
-def test_a_lost_object_of_a_barrier_is_made_again(spark: SparkSession, hg: Headgate) -> None:
-    """Spark runs no part of a stage with a barrier: all of it runs again."""
-    rows = spark.range(0, 300, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True)
-    out = hg.repartition(rows, 3, "id")
-    hg._services.store.delete([segments(hg)[0]])
-    assert list(range(300)) == sorted(id for (id,) in out.collect())
-    hg.release(out)
-
-
 def test_a_lost_index_is_made_again(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,9 +126,6 @@ class PublicMapStage:
 
     def run_again(self, partitions: list[int]) -> None:
         require_carried()
-        if self.volumes._jrdd.rdd().isBarrier():  # Spark runs no part of such a stage
-            self.run()
-            return
         self.volumes.context.runJob(self.volumes, lambda volumes: volumes, partitions)
 
 
