@@ -10,6 +10,7 @@ from rich.table import Table
 
 from headgate import Headgate
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.storage.format.layout import Layout
 
 TIMES = ("Spark s", "Headgate s", "ratio", "cold ratio")
 _DELETED_S = 20
@@ -81,10 +82,16 @@ def _cells(query: Measured) -> list[str]:
 
 
 def left(hg: Headgate) -> str:
-    """Return what the store still holds of released queries, or an empty text."""
+    """Return what the store still holds of released queries, or an empty text. The marker of the
+    driver stays as long as its job."""
     services, deadline = hg._services, Deadline.after(_DELETED_S)
-    prefix = f"{services.worker.root}/{hg.job}/"
-    while objects := [stat.name for stat in services.store.list(prefix)]:
+    layout = Layout(services.worker.root, hg.job)
+
+    def stored() -> list[str]:
+        names = (stat.name for stat in services.store.list(layout.prefix))
+        return [name for name in names if layout.driver_of(name) is None]
+
+    while objects := stored():
         if deadline.passed:
             return f"{len(objects)} objects left, as {objects[0]}"
         SYSTEM_CLOCK.sleep_s(0.02)
