@@ -30,9 +30,8 @@ def test_sweep_ends_a_silent_job_and_deletes_its_objects(
     settings = MasterSettings(lease_ms=60_000)
     exchange(log, objects, close=False, settings=settings, place="s3://bucket/root")
     here = ("--store", "s3://bucket/root/")
-    assert (0, ["left alone: 1 running; no lease ends before 59 s are over"]) == ran(
-        "sweep", *here
-    )[:2]
+    code, (line,), _ = ran("sweep", *here)
+    assert (code, line[:-12]) == (0, "left alone: 1 running; no lease ends before 5")
     later = SYSTEM_CLOCK.now_ms() + 61_000
     monkeypatch.setattr(job_commands, "time_of", lambda *_: later)
     monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", StoppedClock(later))
