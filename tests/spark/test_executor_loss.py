@@ -316,9 +316,13 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
     df = orders(spark)
     run = Writing.run
 
+    def carrying(stage: Writing, described: str) -> list[int]:
+        with stage.settings.carried():
+            return run(stage, described)
+
     def twice(stage: Writing, described: str) -> list[int]:
         with ThreadPoolExecutor(2) as both:
-            first, second = (both.submit(run, stage, described) for _ in range(2))
+            first, second = (both.submit(carrying, stage, described) for _ in range(2))
             assert first.result() == second.result()
         return first.result()
 
