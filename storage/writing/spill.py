@@ -125,8 +125,8 @@ class Spill:
         self, schema: pa.Schema, attempt: AttemptId, wanted: Bools, in_memory_bytes: float
     ) -> Segment:
         """Return the wanted slices of each segment as one segment."""
-        all_segments = map(SpillSegment, self._waiting(), self._indexes, wanted)
-        segments = [segment for segment in all_segments if segment.size_bytes]
+        parts = list(map(SpillSegment, self._waiting(), self._indexes, wanted))
+        segments = [segment for segment in parts if segment.size_bytes] or parts[:1]
         if sum(segment.size_bytes for segment in segments) <= in_memory_bytes:
             room = BytesIO()
             index = merge(room, segments, schema, attempt)
