@@ -162,7 +162,9 @@ def test_spark_submit(place: Place, job: str) -> None:
     with started(place, job, str(SUBMIT), "--name", "x.py", str(APPLICATION), "exit") as running:
         out, err = running.communicate()
     assert running.returncode == 7, err
-    assert out.splitlines() == ["sum 1000 ('exit',) __main__"]
+    line, summary = out.splitlines()  # spark-submit leads both streams of Python to one
+    assert line == "sum 1000 ('exit',) __main__"
+    assert summary.startswith(f"headgate: job {job}: ")
     assert_closed(place, job, 1, 1)
 
 
