@@ -30,10 +30,19 @@ WITHOUT_EXTRAS = {
     "headgate start-up-hook --remove": (0, " is gone"),
     "headgate exporter": (2, "error: the exporter needs prometheus_client: pip install"),
     "headgate events": (2, "error: no broker is set: give --broker"),
-    f"headgate events {NOWHERE}": (2, "error: looking for topic headgate.events, bootstrap"),
-    f"headgate state --job j {NOWHERE}": (2, "error: looking for headgate.state: "),
-    f"headgate audit verify {NOWHERE}": (2, "error: looking for headgate.state: "),
-    f"headgate fsck {NOWHERE} --store file://$PWD": (2, "error: looking for headgate.state: "),
+    f"headgate events {NOWHERE}": (2, "error: cannot reach Kafka with bootstrap 127.0.0.1:1, "),
+    f"headgate state --job j {NOWHERE}": (
+        2,
+        "error: cannot reach Kafka with bootstrap 127.0.0.1:1, ",
+    ),
+    f"headgate audit verify {NOWHERE}": (
+        2,
+        "error: cannot reach Kafka with bootstrap 127.0.0.1:1, ",
+    ),
+    f"headgate fsck {NOWHERE} --store file://$PWD": (
+        2,
+        "error: cannot reach Kafka with bootstrap 127.0.0.1:1, ",
+    ),
 }
 """Commands without the packages of any extra, with their exit codes and a part of their last lines,
 or of any line of a command with exit code 1."""
