@@ -207,7 +207,7 @@ class KafkaClients:
     def meet(self, deadline: Deadline) -> None:
         """Reach the broker before the first request: only then its error says why that fails."""
         if not self._has_met:
-            self._reach(deadline)
+            self._reach(Deadline.after(min(deadline.left_s, self.settings.request_timeout_s)))
 
     def _reach(self, deadline: Deadline) -> None:
         self._errors.clear()
