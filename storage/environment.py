@@ -58,8 +58,8 @@ class ObjectStoreEnvironment:
         fetchers = runtime.pool(limits.fetch_parallel, "headgate-get")
         shared = None
         if runtime.folder is not None and limits.shared_bytes:
-            shared = SharedRanges(store, runtime.folder, limits.shared_bytes, runtime.clock)
-        self._range_cache = RangeCache(store, limits.cache_bytes, fetchers, shared)
+            shared = SharedRanges(store, runtime.folder, limits.shared_bytes)
+        self._range_cache = RangeCache(store, limits.cache_bytes, fetchers, shared, runtime.clock)
         self._view = JobView(log, job)
         self._channels: WeakSet[Channels] = WeakSet()
         self._lock = Lock()

@@ -12,8 +12,10 @@ from functools import partial
 from threading import Lock
 from typing import TypeAlias
 
+from ...control.clock import SYSTEM_CLOCK, Clock
 from ...control.errors import Closed
 from ..stores.port import BlobStore, ByteRange
+from .range_requests import RangeRequests
 from .shared_ranges import SharedRanges
 
 _Key: TypeAlias = tuple[str, int, int]
@@ -28,15 +30,15 @@ class RangeCache:
         bytes_max: int,
         fetchers: Executor,
         shared: SharedRanges | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
         self._shared = shared
         self._bytes_max = bytes_max
-        self._fetchers = fetchers
+        self._pending = RangeRequests(fetchers, clock)
         self._lock = Lock()
         self._held: OrderedDict[_Key, Future[memoryview] | bytes | memoryview] = OrderedDict()
         self._held_bytes = 0
-        self._closed = False
         self._requests = 0
 
     def fetch(self, name: str, span: ByteRange, shared: bool = False) -> Future[memoryview]:
@@ -53,7 +55,7 @@ class RangeCache:
                 return done
             self._drop(key)
             try:
-                asked = self._fetchers.submit(self._get, name, span, shared)
+                asked = self._pending.add(partial(self._get, name, span, shared))
             except RuntimeError as exc:
                 raise Closed("the environment of this process was closed") from exc
             self._held[key] = asked
@@ -70,9 +72,9 @@ class RangeCache:
         if shared and self._shared is not None:
             self._shared.forget(name, span)
 
-    def _get(self, name: str, span: ByteRange, shared: bool) -> memoryview:
+    def _get(self, name: str, span: ByteRange, shared: bool, is_patient: bool) -> memoryview | None:
         if shared and self._shared is not None:
-            body, requested = self._shared.get(name, span)
+            body, requested = self._shared.get(name, span, is_patient)
         else:
             body, requested = self._store.get(name, span), True
         with self._lock:
@@ -91,17 +93,13 @@ class RangeCache:
         return taken
 
     def close(self) -> None:
-        """Cancel the requests that wait. The executor cancels them, and thereby calls `_settle`,
-        under a lock that `fetch` waits for with ours in its hands: so `_settle` must not wait."""
-        self._closed = True
-        self._fetchers.shutdown(wait=False, cancel_futures=True)
+        """Cancel the requests that wait."""
+        self._pending.close()
 
     def _settle(self, key: _Key, answer: Future[memoryview]) -> None:
         """Hold the bytes in place of the future, or nothing if there are none. Small ones are
         copied: Python's garbage collector, which Spark runs after each task, does not visit
         bytes."""
-        if self._closed:
-            return
         with self._lock:
             if self._held.get(key) is not answer:
                 return

@@ -1,7 +1,7 @@
 """Ranges that the processes of one executor share: files in a folder that goes with the executor.
 
 Guarantees: of the processes that want a range at the same time, one requests it. A file is whole or
-absent. The lock of a process that dies is free, and nobody waits long for a stopped one.
+absent. The lock of a process that dies is free, and nobody asks often for that of a stopped one.
 A folder that cannot be used costs requests only.
 """
 
@@ -16,36 +16,31 @@ from pathlib import Path
 
 import xxhash
 
-from ...control.clock import SYSTEM_CLOCK, Clock, Deadline
 from ..stores.port import BlobStore, ByteRange
 
 _LOCKS = 256
 _LOCK_PREFIX = "lock-"
 _NEW_SUFFIX = ".new"
-_PATIENCE_S = 10.0
-_POLL_S = 0.005
 _LOOKS = 8  # a process looks how full the folder is when it has written this part of its limit
 
 
 class SharedRanges:
-    def __init__(
-        self, store: BlobStore, folder: Path, bytes_max: int, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
+    def __init__(self, store: BlobStore, folder: Path, bytes_max: int) -> None:
         self._store = store
         self._folder = folder
         self._bytes_max = bytes_max
-        self._clock = clock
         self._new_bytes = bytes_max
         self._lock = threading.Lock()
         self._stuck: set[str] = set()
 
-    def get(self, name: str, span: ByteRange) -> tuple[memoryview, bool]:
-        """Return a range's bytes, and whether they were requested from the store."""
+    def get(self, name: str, span: ByteRange, is_patient: bool) -> tuple[memoryview | None, bool]:
+        """Return a range's bytes, and whether they were requested from the store. The bytes are
+        None while another process requests them, unless the caller `is_patient` no longer."""
         path = self._path(name, span)
         if (body := _read(path, span.length)) is not None:
             return body, False
-        with self._alone(path):
-            if (body := _read(path, span.length)) is not None:
+        with self._locking(path, is_patient) as may_request:
+            if (body := _read(path, span.length)) is not None or not may_request:
                 return body, False
             body = self._store.get(name, span)
             with suppress(OSError):
@@ -62,43 +57,36 @@ class SharedRanges:
         return self._folder / xxhash.xxh3_128_hexdigest(key.encode())
 
     @contextmanager
-    def _alone(self, path: Path) -> Iterator[None]:
-        """Hold the lock of a range, which it shares with few others, or wait until the file is
-        there. Go on without the lock if its holder has stopped."""
+    def _locking(self, path: Path, is_patient: bool) -> Iterator[bool]:
+        """Lock a range together with few others. Yield False if another process has locked them,
+        and may still be waited for."""
         lock = f"{_LOCK_PREFIX}{int(path.name, 16) % _LOCKS}"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             file = os.open(self._folder / lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
-            yield
+            yield True
             return
         try:
-            self._wait(file, lock, path)
-            yield
+            yield self._is_ours(file, lock, is_patient)
         finally:
             with suppress(OSError):  # a child of this process may have the file, too
                 fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
-    def _wait(self, file: int, lock: str, path: Path) -> None:
-        """Wait for the lock or for the file, and not for a holder for which it has waited before:
-        then only look if the lock is free again."""
-        deadline = Deadline.after(0.0 if lock in self._stuck else _PATIENCE_S, self._clock)
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if path.exists():
-                    return
-            except OSError:  # a file system without locks
-                return
-            else:
-                self._stuck.discard(lock)
-                return
-            if deadline.passed:
+    def _is_ours(self, file: int, lock: str, is_patient: bool) -> bool:
+        """Return True if the lock is free, or if there is nothing to wait for: its holder has
+        stopped, or was waited for before and has not gone on since."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not is_patient:
                 self._stuck.add(lock)
-                return
-            self._clock.sleep_s(_POLL_S)
+            return lock in self._stuck
+        except OSError:  # a file system without locks
+            return True
+        self._stuck.discard(lock)
+        return True
 
     def _keep(self, path: Path, body: memoryview) -> None:
         new = path.with_name(f"{path.name}-{os.getpid()}-{threading.get_ident()}{_NEW_SUFFIX}")

@@ -8,19 +8,30 @@ import fcntl
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Condition, Event, Thread
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from headgate.control.clock import SYSTEM_CLOCK, Clock
 from headgate.control.errors import Lost
+from headgate.control.memory.log import MemoryEventLog
+from headgate.storage.contract import InputGateDeployment
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.limits import Limits
 from headgate.storage.reading.range_cache import RangeCache
+from headgate.storage.reading.range_requests import RangeRequests
 from headgate.storage.reading.shared_ranges import SharedRanges
-from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.runtime import Runtime
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import ByteRange
+from tests.doubles.segments import JOB, Part, Written, exchange
 
 NAME = "object"
+QUIET_S = 0.1
 
 
 class Store(MemoryBlobStore):
@@ -45,12 +56,27 @@ def store() -> Store:
     return Store()
 
 
+def get(
+    shared: SharedRanges, span: ByteRange, clock: Clock = SYSTEM_CLOCK, name: str = NAME
+) -> tuple[memoryview, bool]:
+    """Return a range's bytes as soon as they are there, and whether they were requested."""
+    asked = []
+
+    def look(is_patient: bool) -> memoryview | None:
+        body, requested = shared.get(name, span, is_patient)
+        asked.append(requested)
+        return body
+
+    with ThreadPoolExecutor(1) as pool:
+        return RangeRequests(pool, clock).add(look).result(30.0), asked[-1]
+
+
 def test_processes_share_a_request(store: Store, tmp_path: Path) -> None:
     """Only one of many that want a range at the same time requests it."""
     store.may_answer.clear()
     with ThreadPoolExecutor(8) as pool:
         asked = [
-            pool.submit(SharedRanges(store, tmp_path, 1_000).get, NAME, ByteRange(3, 4))
+            pool.submit(get, SharedRanges(store, tmp_path, 1_000), ByteRange(3, 4))
             for _ in range(8)
         ]
         store.may_answer.set()
@@ -73,10 +99,10 @@ def test_wrong_bytes_are_requested_again(store: Store, tmp_path: Path) -> None:
     """A file whose bytes have changed is dropped by the reader that finds it; a file that was cut
     off is never read."""
     shared, span = SharedRanges(store, tmp_path, 1_000), ByteRange(3, 4)
-    shared.get(NAME, span)
+    get(shared, span)
     (path,) = (entry for entry in tmp_path.iterdir() if not entry.name.startswith("lock-"))
     path.write_bytes(b"cut")
-    assert bytes(shared.get(NAME, span)[0]) == bytes([3, 4, 5, 6])
+    assert bytes(get(shared, span)[0]) == bytes([3, 4, 5, 6])
     path.write_bytes(b"evil")
     with ThreadPoolExecutor(1) as pool:
         cache = RangeCache(store, 100, pool, shared)
@@ -88,17 +114,17 @@ def test_wrong_bytes_are_requested_again(store: Store, tmp_path: Path) -> None:
 def test_the_oldest_ranges_go(store: Store, tmp_path: Path) -> None:
     shared = SharedRanges(store, tmp_path, 20)
     for at in range(10):
-        shared.get(NAME, ByteRange(at, 8))
+        get(shared, ByteRange(at, 8))
     kept = [entry for entry in tmp_path.iterdir() if not entry.name.startswith("lock-")]
     assert sum(entry.stat().st_size for entry in kept) <= 20
-    assert not shared.get(NAME, ByteRange(9, 8))[1]
+    assert not get(shared, ByteRange(9, 8))[1]
 
 
 def test_an_object_that_is_gone_is_lost(store: Store, tmp_path: Path) -> None:
     shared = SharedRanges(store, tmp_path, 20)
     for _ in range(2):
         with pytest.raises(Lost):
-            shared.get("nothing", ByteRange(0, 1))
+            get(shared, ByteRange(0, 1), name="nothing")
 
 
 @pytest.mark.parametrize("blocked", ["a file", "no right"])
@@ -111,7 +137,7 @@ def test_a_folder_that_cannot_be_used_costs_requests_only(
     else:
         monkeypatch.setattr(Path, "write_bytes", _refused)
     shared = SharedRanges(store, folder, 20)
-    assert [bytes(shared.get(NAME, ByteRange(1, 1))[0]) for _ in range(2)] == [b"\1", b"\1"]
+    assert [bytes(get(shared, ByteRange(1, 1))[0]) for _ in range(2)] == [b"\1", b"\1"]
     assert store.asked == 2
     assert not folder.is_dir() or all(e.name.startswith("lock-") for e in folder.iterdir())
 
@@ -143,17 +169,33 @@ def test_the_lock_of_a_process_that_died_is_free(
     store: Store, tmp_path: Path, holder: subprocess.Popen[bytes]
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(SharedRanges(store, tmp_path, 20).get, NAME, ByteRange(1, 1))
+        asked = pool.submit(get, SharedRanges(store, tmp_path, 20), ByteRange(1, 1))
         assert not asked.done()
         holder.kill()
         assert bytes(asked.result(5.0)[0]) == b"\1"
 
 
 @pytest.mark.usefixtures("holder")
+def test_a_thread_requests_other_ranges_while_a_process_is_waited_for(
+    store: Store, tmp_path: Path
+) -> None:
+    """A close ends the wait, too."""
+    with ThreadPoolExecutor(1) as pool:
+        cache = RangeCache(store, 100, pool, SharedRanges(store, tmp_path, 99))
+        waits = cache.fetch(NAME, ByteRange(0, 2), shared=True)
+        assert bytes(cache.fetch(NAME, ByteRange(5, 2)).result(5.0)) == b"\5\6"
+        assert not waits.done()
+        cache.close()
+        with pytest.raises(CancelledError):
+            waits.result(5.0)
+    assert store.asked == 1
+
+
+@pytest.mark.usefixtures("holder")
 def test_nobody_waits_for_a_process_that_is_stopped(store: Store, tmp_path: Path) -> None:
     clock = PatientClock()
-    shared = SharedRanges(store, tmp_path, 20, clock)
-    assert bytes(shared.get(NAME, ByteRange(1, 1))[0]) == b"\1"
+    shared = SharedRanges(store, tmp_path, 20)
+    assert bytes(get(shared, ByteRange(1, 1), clock)[0]) == b"\1"
     assert 0 < clock.monotonic_s() < 60
 
 
@@ -162,16 +204,16 @@ def test_a_holder_that_was_only_slow_is_waited_for_again(
 ) -> None:
     """A store that asks for fewer requests may keep the holder of a lock for long. Afterwards the
     processes lock what they request again."""
-    shared, span = SharedRanges(store, tmp_path, 1_000, PatientClock()), ByteRange(1, 1)
+    shared, span = SharedRanges(store, tmp_path, 1_000), ByteRange(1, 1)
     for _ in range(2):
-        shared.get(NAME, span)
+        get(shared, span, PatientClock())
         shared.forget(NAME, span)
     holder.kill()
     holder.wait(5.0)
     store.was_asked.clear()
     store.may_answer.clear()
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(shared.get, NAME, span)
+        asked = pool.submit(get, shared, span)
         assert store.was_asked.wait(5.0)
         locked = [path for path in tmp_path.glob("lock-*") if is_locked(path)]
         store.may_answer.set()
@@ -196,17 +238,88 @@ def test_a_file_system_without_locks_costs_requests_only(
 
     monkeypatch.setattr(fcntl, "flock", refused)
     clock = PatientClock()
-    shared = SharedRanges(store, tmp_path, 100, clock)
+    shared = SharedRanges(store, tmp_path, 100)
     for at in range(100):
-        assert bytes(shared.get(NAME, ByteRange(at, 1))[0]) == bytes([at])
+        assert bytes(get(shared, ByteRange(at, 1), clock)[0]) == bytes([at])
     assert clock.monotonic_s() < 1
 
 
 def test_a_folder_that_was_deleted_stays_deleted(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "executor" / "ranges"
     shared = SharedRanges(store, folder, 100)
-    assert bytes(shared.get(NAME, ByteRange(1, 1))[0]) == b"\1"
+    assert bytes(get(shared, ByteRange(1, 1))[0]) == b"\1"
     assert not folder.parent.exists()
+
+
+class StoreInRounds(MemoryBlobStore):
+    """A store that answers all requests together when no more of them come, and counts how often it
+    did: as often as readers wait for a slow store."""
+
+    def __init__(self, objects: Objects) -> None:
+        super().__init__(objects)
+        self.asked = self.answered = self.rounds = 0
+        self._changed = Condition()
+
+    def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+        with self._changed:
+            self.asked += 1
+            self._changed.notify_all()
+            number = self.asked
+            assert self._changed.wait_for(lambda: number <= self.answered, 60.0)
+        return super().get(name, span)
+
+    def answer(self, readers: Thread) -> None:
+        """Answer in rounds until the readers are done."""
+        while readers.is_alive():
+            with self._changed:
+                asked = self.asked
+                if self._changed.wait_for(lambda: self.asked > asked, QUIET_S):  # noqa: B023
+                    continue
+                if self.answered < asked:
+                    self.rounds += 1
+                    self.answered = asked
+                    self._changed.notify_all()
+
+
+def read_by(workers: int, written: Written, folder: Path) -> tuple[StoreInRounds, list[list[int]]]:
+    """Let workers of an executor read a subpartition each. Return their store, and their rows."""
+    store = StoreInRounds(written.objects)
+    limits, manifest = Limits(fetch_parallel=2, files=True), written.manifest()
+    rows: list[list[int]] = [[] for _ in range(workers)]
+
+    def read(at: int) -> None:
+        runtime = Runtime(folder=folder)
+        shuffle = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits, runtime)
+        gate = shuffle.create_input_gate(InputGateDeployment(manifest, written.schema, at, 1, at))
+        for batch in gate:
+            rows[at] += batch.column(0).to_pylist()
+        shuffle.close()
+
+    def read_all() -> None:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(read, range(workers)))
+
+    readers = Thread(target=read_all)
+    readers.start()
+    store.answer(readers)
+    return store, rows
+
+
+def test_workers_do_not_wait_for_the_same_requests_one_after_the_other(tmp_path: Path) -> None:
+    """Workers that want the same ranges request different ones at the same time: eight of them wait
+    for the store a third as often as one, at most. They send the same requests together, and each
+    hands out its rows in the order of the partitions."""
+    partitions, workers = 48, 8
+    schema, targets = pa.schema([("n", pa.int64())]), np.repeat(np.arange(workers), 3)
+    numbers = np.arange(partitions * len(targets)).reshape(partitions, -1)
+    parts = [Part(pa.record_batch([some], schema), targets, ()) for some in numbers]
+    with exchange(schema, parts, workers, "none", Limits()) as written:
+        single, rows = read_by(1, written, tmp_path / "one")
+        many, rows_of_all = read_by(workers, written, tmp_path / "eight")
+    expected = [numbers[:, targets == at].ravel().tolist() for at in range(workers)]
+    assert (expected[:1], expected) == (rows, rows_of_all)
+    assert partitions == single.asked == many.asked
+    assert 3 * many.rounds <= partitions // 2 <= single.rounds
 
 
 class PatientClock:
