@@ -30,6 +30,8 @@ class JobCondition(Enum):
     """The log has no registration of the job."""
     DAMAGED = "damaged"
     """The log does not explain itself: the numbers are those before the first wrong event."""
+    NEWER = "newer"
+    """A newer version has written the log: the numbers are those before its first event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,11 @@ def list_jobs(
         replay = entry.replay
         heard_ms = max(replay.heard_ms, beats.get(job, 0))
         condition = condition_of(replay.state, replay.registered, now_ms - heard_ms)
+        if entry.broken:
+            condition = JobCondition.NEWER if entry.newer else JobCondition.DAMAGED
         yield ListedJob(
             replay.state,
-            JobCondition.DAMAGED if entry.broken else condition,
+            condition,
             replay.mode or PER_JOB,
             replay.registered or JobRegistered("", "", ""),
             replay.began_ms,

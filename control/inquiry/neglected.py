@@ -49,7 +49,9 @@ class JobLog:
     position: int = 0
     """The offset after the newest event."""
     broken: bool = False
-    """True if the job's log does not explain itself."""
+    """True if the job's log does not explain itself, or is of a newer version."""
+    newer: str = ""
+    """The error for everybody who needs the job, if a newer version has written its log."""
 
 
 def neglected(
@@ -89,7 +91,10 @@ def follow_jobs(
 
 def resumed(snapshots: Mapping[JobId, Snapshot]) -> dict[JobId, JobLog]:
     """Return the jobs that have snapshots, as far as these have read."""
-    return {job: JobLog(Replay(job, start), start.position) for job, start in snapshots.items()}
+    return {
+        job: JobLog(Replay(job, start), start.position, bool(start.newer), start.newer)
+        for job, start in snapshots.items()
+    }
 
 
 def take(jobs: dict[JobId, JobLog], recorded: Recorded) -> JobLog:
@@ -100,8 +105,10 @@ def take(jobs: dict[JobId, JobLog], recorded: Recorded) -> JobLog:
     if not (entry.broken or entry.replay.knows(recorded)):
         try:
             entry.replay.observe(recorded)
-        except (Corrupt, Invalid):
+        except Corrupt:
             entry.broken = True
+        except Invalid as exc:
+            entry.broken, entry.newer = True, str(exc)
     return entry
 
 

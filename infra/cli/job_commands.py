@@ -225,6 +225,8 @@ def run_end(target: Target, job: Job, as_json: Json = False) -> None:
         now_ms = time_of(log, JobId(f"end-{os.urandom(4).hex()}"), Deadline.after(READ_S_MAX))
         entry = follow_jobs(read_news(log, job, snapshots), snapshots)[job_id(job)]
         state = entry.replay.state
+        if entry.newer:
+            raise Invalid(entry.newer)
         if entry.broken or state.epoch == 0 or state.closed is not None:
             why = state.closed or "no driver has registered it"
             why = f"`headgate audit verify --job {job}` says why" if entry.broken else why

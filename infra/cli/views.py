@@ -60,6 +60,7 @@ _CONDITIONS = {
     JobCondition.FAILED: "red",
     JobCondition.ENDING: "yellow",
     JobCondition.DAMAGED: "bold red",
+    JobCondition.NEWER: "yellow",
 }
 _UNITS_MS = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
@@ -362,12 +363,17 @@ def swept_row(swept: Swept | FailedSweep) -> Text:
 
 
 def left_rows(jobs: Sequence[ListedJob], now_ms: int, zone: tzinfo | None) -> Iterator[Text]:
-    """Describe the jobs that a sweep has left alone: silent ones, and the sums of the others."""
+    """Describe the jobs that a sweep has left alone: silent ones, those of a newer version, and the
+    sums of the others."""
     for job in jobs:
         if job.condition is JobCondition.SILENT:
             since, ends = (_moment(at, zone) for at in (job.heard_ms, job.lease_ends_ms))
             says = f"silent since {since:%F %T}, its lease ends at {ends:%F %T %Z}"
             yield Text(f"job {job.job}: not swept: {says}", "yellow")
+        elif job.condition is JobCondition.NEWER:
+            yield Text(
+                f"job {job.job}: not swept: its log was written by a newer Headgate", "yellow"
+            )
     counts = Counter(job.condition.value for job in jobs)
     tally = ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
     ends_ms = min((job.lease_ends_ms for job in jobs if job.lease_ends_ms), default=0)

@@ -12,6 +12,7 @@ from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced
 from headgate.control.events.types import AttemptStarted, Event
+from headgate.control.ids import ResultId
 from headgate.control.inquiry.neglected import Neglected, neglected, seen
 from headgate.infra import sweep as sweeping
 from headgate.infra.cli import job_commands
@@ -19,7 +20,10 @@ from headgate.infra.sweep import Swept
 from headgate.storage.stores.memory import Objects
 
 from ..doubles.commands import JOB, KeptLog, attempt, exchange, ran
+from ..doubles.next_version import next_version
 from ..doubles.steps import StoppedClock
+
+LATER = ResultId("r2")
 
 
 def test_sweep_ends_a_silent_job_and_deletes_its_objects(
@@ -135,3 +139,19 @@ def test_a_job_whose_driver_is_heard_is_not_ended(
     code, lines, _ = ran("end", "--job", JOB)
     assert (1, ["job j: not swept: its driver, or another one, is back"]) == (code, lines)
     assert {} != objects
+
+
+def test_a_job_of_a_newer_version_is_named(log: KeptLog, objects: Objects) -> None:
+    """A job of which a newer version has written events, or the snapshot that is left, is neither
+    swept nor ended: the commands say so."""
+    exchange(log, objects, close=False, settings=MasterSettings(lease_ms=1, snapshot_events=1))
+    with next_version():
+        exchange(log, objects, close=False, settings=MasterSettings(lease_ms=1), result=LATER)
+    for oldest in (0, 10_000):
+        log.expire(JOB, oldest)
+        assert "newer" == json.loads(ran("jobs", "--json")[1][0])["state"]
+        named = f"job {JOB}: not swept: its log was written by a newer Headgate"
+        assert (0, [named, "left alone: 1 newer"], "") == ran("sweep")
+        code, _, error = ran("end", "--job", JOB)
+        assert (2, True) == (code, "was written by a newer Headgate" in error), error
+    assert 6 == len(objects)
