@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
-from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges import placing
 from headgate.connectors.spark.exchanges.placing import placed_now
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.queries.adaptive import parts_of
@@ -140,7 +140,7 @@ def test_a_result_is_placed_once(
         cut.update(*cuts)
         return parts_of(sizes, adapting, cuts)
 
-    monkeypatch.setattr(exchange, "placed_now", counted)
+    monkeypatch.setattr(placing, "placed_now", counted)
     monkeypatch.setattr(runner, "parts_of", noting)
     with setting(spark, SKEW | {"spark.sql.shuffle.partitions": "50"}):
         out = hg.offload(left.join(right.hint("merge"), "k"))

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from headgate.connectors.spark.exchanges.placing import placed_now
+from headgate.connectors.spark.exchanges.job_context import StoredExchange
+from headgate.connectors.spark.exchanges.placing import placed_now, stored_now
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Invalid, Lost
@@ -97,14 +98,19 @@ class Written:
             return StoredManifest(stored, SUBPARTITIONS, ("gone",), (0,))
         return stored
 
+    def context(self) -> Any:
+        """Return what the exchanges of a driver share."""
+        return SimpleNamespace(
+            master=self.master,
+            store=self.stack.store,
+            worker=SimpleNamespace(root=LAYOUT.root),
+            reruns=SimpleNamespace(goes_on=self.goes_on),
+            wide={},
+        )
+
     def by_driver(self) -> Manifest:
         """Place the result as the driver does."""
-        reruns = SimpleNamespace(goes_on=self.goes_on)
-        worker = SimpleNamespace(root=LAYOUT.root)
-        context: Any = SimpleNamespace(
-            master=self.master, store=self.stack.store, worker=worker, reruns=reruns
-        )
-        placed, completions = placed_now(context, self.descriptor)
+        placed, completions = placed_now(self.context(), self.descriptor)
         assert completions == self.master.state(JOB).results[RESULT].totals.completions
         return placed.part(0, SUBPARTITIONS)
 
@@ -196,6 +202,33 @@ def test_a_partition_that_came_again_is_not_stated_as_lost(written: Written) -> 
     manifest = written.environment.manifest_of_segments(written.descriptor, before, 7)
     assert EVERY_ROW == written.rows(manifest)
     assert [(0, 0)] == written.stated()
+
+
+def test_a_wide_result_is_placed_once(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads a result again sends no request for its manifest, until a partition of the result
+    is made again."""
+    monkeypatch.setattr(manifest_shards, "_INLINE_BYTES_MAX", 0)
+    context, kind, asked = written.context(), type(written.stack.store), list[str]()
+    get, put = kind.get, kind.put
+
+    def noting(store: Any, name: str, *given: Any) -> Any:
+        asked.append(name)
+        return (put if len(given) == 2 else get)(store, name, *given)
+
+    def stored() -> StoredExchange:
+        return stored_now(context, written.descriptor, SCHEMA, False, 1)
+
+    monkeypatch.setattr(kind, "get", noting)
+    monkeypatch.setattr(kind, "put", noting)
+    first, sent = stored(), len(asked)
+    again = stored()
+    assert sent == len(asked) > 0
+    assert (first.read, first.rows.tolist()) == (again.read, again.rows.tolist())
+    written.lose(0)
+    written.after({0}, written.by_driver)
+    sent = len(asked)
+    assert again.read.manifest != stored().read.manifest
+    assert sent < len(asked)
 
 
 def released(written: Written) -> None:

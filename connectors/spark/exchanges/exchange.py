@@ -29,8 +29,6 @@ from ....control.errors import Closed, Corrupt, Fenced, HeadgateError, Invalid, 
 from ....control.events.types import WayChosen
 from ....control.ids import ResultId, again_name, combined_name
 from ....control.model.state import JobState, ResultState
-from ....storage.format.layout import Layout
-from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Readers, choose, predict
 from ..jvm.bridge import is_cancelled
@@ -40,7 +38,7 @@ from ..jvm.scheduler import task_slots
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
 from ..tasks.combine_task import CombineTask, share
-from ..tasks.exchange_tasks import MapTask, ReadTask
+from ..tasks.exchange_tasks import MapTask
 from ..tasks.grouped.stored_columns import GivenTask
 from ..tasks.shipping import ship
 from ..types import check, given_schema
@@ -52,7 +50,7 @@ from .combining import (
     exchange_size,
 )
 from .job_context import JobContext, StoredExchange
-from .placing import placed_now
+from .placing import stored_now
 from .rerun import MapStage, Writing
 from .transport import (
     Batches,
@@ -358,7 +356,7 @@ class Exchanger:
         size = registered.partitions, registered.subpartitions
         descriptor = ShuffleDescriptor(job, result, *size, self.job_context.epoch)
         executors = self._readers(_one_by_one, np.zeros(size[1], np.int64)).executors
-        written = self._located(descriptor, transport.schema, False, executors)
+        written = stored_now(self.job_context, descriptor, transport.schema, False, executors)
         frame = transport.reads(written.read, self.job_context)
         self._note(frame, written)
         return frame, written
@@ -400,23 +398,12 @@ class Exchanger:
     ) -> StoredExchange:
         """Return a result that was just written with the task that reads it. Drop it if that is not
         possible."""
+        rows, ordered, executors = output.rows, output.ordered, readers.executors
         try:
-            return self._located(descriptor, output.rows, output.ordered, readers.executors)
+            return stored_now(self.job_context, descriptor, rows, ordered, executors)
         except BaseException:
             self.drop(descriptor)
             raise
-
-    def _located(
-        self, descriptor: ShuffleDescriptor, schema: pa.Schema, ordered: bool, executors: int
-    ) -> StoredExchange:
-        """Return a complete result with the task that reads it."""
-        worker, store = self.job_context.worker, self.job_context.store
-        placed, completions = placed_now(self.job_context, descriptor)
-        layout = Layout(worker.root, descriptor.job)
-        shipped = store_manifest(store, layout, placed, completions)
-        read = ReadTask(worker, shipped, schema, executors=executors)
-        largest = placed.largest(descriptor.partitions)
-        return StoredExchange(descriptor, read, ordered, *placed.totals(), largest)
 
 
 def _one_by_one(sizes: Longs) -> Longs:

@@ -156,6 +156,9 @@ class JobContext:
     reruns: Reruns
     progress: Progress
     known: KnownScans = field(default_factory=KnownScans)
+    wide: dict[ResultId, tuple[int, StoredExchange]] = field(default_factory=dict)
+    """The results with stored manifests that this driver has placed, each with its completions by
+    then. They are without `largest`, which only plans need."""
 
     @property
     def settings(self) -> ExchangeSettings:
@@ -170,3 +173,4 @@ class JobContext:
         """Forget what is only needed until a result is released."""
         self.reruns.forget(result)
         self.known.forget(result)
+        self.wide.pop(result, None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import pyarrow as pa
 
 from ....control.contract import ShuffleDescriptor, ShuffleMaster
 from ....control.errors import Corrupt, Lost, Unavailable
@@ -14,8 +16,10 @@ from ....control.ids import ResultId
 from ....control.model.state import JobState
 from ....storage.format.layout import Layout
 from ....storage.format.manifest import PlacedResult, announced_segments, place
+from ....storage.format.manifest_shards import StoredManifest, store_manifest
 from ....storage.reading.lost_objects import LostObjects, sound_segments
-from .job_context import JobContext
+from ..tasks.exchange_tasks import ReadTask
+from .job_context import JobContext, StoredExchange
 from .rerun import Reruns
 
 T = TypeVar("T")
@@ -66,3 +70,31 @@ def placed_now(context: JobContext, descriptor: ShuffleDescriptor) -> tuple[Plac
         state = master.await_complete(descriptor)
         placed = place(descriptor, announced_segments(state, everything), layout, store)
     return placed, state.totals.completions
+
+
+def stored_now(
+    context: JobContext,
+    descriptor: ShuffleDescriptor,
+    schema: pa.Schema,
+    ordered: bool,
+    readers: int,
+) -> StoredExchange:
+    """Return a complete result with the task that reads it in so many executors. A wide result that
+    this driver has placed before is not placed again, unless it became complete again since.
+
+    Raises:
+        Lost, Corrupt: as for `placed_now`.
+    """
+    state = context.master.await_complete(descriptor)
+    completions, known = context.wide.get(descriptor.result, (0, None))
+    if known is not None and completions == state.totals.completions:
+        read = replace(known.read, schema=schema, executors=readers)
+        return replace(known, descriptor=descriptor, read=read, ordered=ordered)
+    placed, completions = placed_now(context, descriptor)
+    layout = Layout(context.worker.root, descriptor.job)
+    shipped = store_manifest(context.store, layout, placed, completions)
+    read = ReadTask(context.worker, shipped, schema, executors=readers)
+    stored = StoredExchange(descriptor, read, ordered, *placed.totals(), {})
+    if isinstance(shipped, StoredManifest):
+        context.wide[descriptor.result] = completions, stored
+    return replace(stored, largest=placed.largest(descriptor.partitions))
