@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..control.clock import Deadline
 from ..control.errors import Invalid
 from ..control.kafka.log import KafkaEventLog, KafkaSettings
 from ..control.kafka.settings import TopicSettings
+from ..control.log import EventLog
 from ..storage.limits import Limits
 from ..storage.services import StorageFactory
 from ..storage.stores.open_store import open_store
@@ -55,15 +57,18 @@ class Target:
         )
         return KafkaEventLog(settings)
 
-    def open_bucket(self, **options: str) -> tuple[BlobStore, str]:
-        """Open the store, with `options` over the target's; return it and the root of its names.
+    def open_bucket(self, log: EventLog | None = None, /, **options: str) -> tuple[BlobStore, str]:
+        """Open the store of a log's jobs, with `options` over the target's; return it and the root
+        of its names.
 
         Raises:
             Invalid: no store is named, or an option cannot be used.
+            Unavailable: the log cannot be reached.
         """
         if not self.store:
             raise Invalid(
                 "no store is set: give --store or HEADGATE_STORE, or run `headgate stack up`"
             )
         store, root = open_store(self.store, {**self.s3, **options})
-        return RootedStore(store, Root(self.store, f"{root}/" if root else "")), root
+        identity = log.identity(Deadline.after(ANSWER_S_MAX)) if log else ""
+        return RootedStore(store, Root(self.store, f"{root}/" if root else "", log=identity)), root

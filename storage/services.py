@@ -36,8 +36,8 @@ class StorageFactory:
     """Implements `ShuffleServiceFactory`. Every master or environment opens a log and a store."""
 
     open_log: Callable[[], EventLog]
-    open_store: Callable[[], tuple[BlobStore, str]]
-    """Opens a store, and returns it with the beginning of all objects' names."""
+    open_store: Callable[[EventLog], tuple[BlobStore, str]]
+    """Opens the store of a log's jobs, and returns it with the beginning of all objects' names."""
     limits: Limits
     address: str = ""
     """The store's address. Jobs register it, so that a process with another store deletes nothing
@@ -46,7 +46,7 @@ class StorageFactory:
     def create_shuffle_master(self, context: ShuffleMasterContext) -> DriverMaster:
         with ExitStack() as opening:
             log = opening.enter_context(closing(self.open_log()))
-            store, root = self.open_store()
+            store, root = self.open_store(log)
             opening.callback(store.close)
             return DriverMaster(
                 log,
@@ -60,25 +60,25 @@ class StorageFactory:
     @contextmanager
     def group_master(self, context: ShuffleMasterContext, slot: str) -> Iterator[GroupMaster]:
         """Open a member of the group of masters that decides for the jobs of many drivers."""
-        store, root = self.open_store()
-        with closing(store), closing(self.open_log()) as log:
-            me = MasterIdentity(slot, context.me, SYSTEM_CLOCK, self.address)
-            yield GroupMaster(log, ObjectDeleter(store, root), context.settings, me)
+        with closing(self.open_log()) as log:
+            store, root = self.open_store(log)
+            with closing(store):
+                me = MasterIdentity(slot, context.me, SYSTEM_CLOCK, self.address)
+                yield GroupMaster(log, ObjectDeleter(store, root), context.settings, me)
 
     def create_shuffle_environment(
         self, context: ShuffleEnvironmentContext
     ) -> ObjectStoreEnvironment:
-        store, root = self.open_store()
-        return ObjectStoreEnvironment(
-            context.job, self.open_log(), store, root, self.limits, context.runtime
-        )
+        log = self.open_log()
+        store, root = self.open_store(log)
+        return ObjectStoreEnvironment(context.job, log, store, root, self.limits, context.runtime)
 
 
 def local_files(folder: Path, limits: Limits) -> StorageFactory:
     """Return the `local-files` service in a folder. Its log is new, and lives in the factory."""
     log = _SharedLog()
     address = folder.absolute().as_uri()
-    return StorageFactory(lambda: log, lambda: (FileBlobStore(folder), ""), limits, address)
+    return StorageFactory(lambda: log, lambda _: (FileBlobStore(folder), ""), limits, address)
 
 
 class _SharedLog(MemoryEventLog):

@@ -96,7 +96,7 @@ class JobServices:
         markers = Root.marker_names(layout.markers(state.epoch), buckets)
         try:
             for marker in markers:
-                self.store.put(marker, worker.key.encode(), worker.key.replace(" ", "/"))
+                self.store.put(marker, worker.key.encode(), "/".join(worker.key.split()[:2]))
         except Conflict as exc:
             raise Invalid(
                 f"{worker.store} has objects of another job {worker.job}, which this log does not "
@@ -130,7 +130,7 @@ class JobServices:
         """The factory of masters that share this log and this store."""
         root = self.worker.root
         return StorageFactory(
-            lambda: self.log, lambda: (self.store, root), self.worker.limits, self.worker.store
+            lambda: self.log, lambda _: (self.store, root), self.worker.limits, self.worker.store
         )
 
     def show(self, start: StartPage, port: int) -> None:
@@ -163,8 +163,10 @@ def open_services(settings: Settings, job: JobId, local: StartLocal, master: str
         store, root = open_store(worker.store, dict(worker.s3))
         opening.callback(store.close)
         store.check(deadline, root)
-        rooted = RootedStore(store, Root(worker.store, f"{root}/" if root else ""))
-        return JobServices(log, rooted, replace(worker, root=root), opening.pop_all())
+        identity = log.identity(deadline)
+        rooted = RootedStore(store, Root(worker.store, f"{root}/" if root else "", log=identity))
+        worker = replace(worker, root=root, key=Root.content_of(worker.key, identity))
+        return JobServices(log, rooted, worker, opening.pop_all())
 
 
 def _describe(

@@ -19,7 +19,7 @@ from ..events.types import JobRegistered, LeaseExpired, Recorded, Tick
 from ..ids import JobId
 from ..model.decide import decide
 from ..model.replay import Derived, Snapshot
-from ..model.state import is_fenced, is_over
+from ..model.state import JobState, is_fenced, is_over
 from ..snapshots.records import Ended, Standing
 from ..snapshots.schedule import SnapshotSchedule, is_left
 from .announcer import Announcer
@@ -69,10 +69,13 @@ class GroupJob(JobDecider):
             self.ledger.newest, body
         ):
             self._abandoned, self._clearing = isinstance(body, LeaseExpired), None
+        kept = _keeps(self.ledger.newest)
         try:
             super().observe(recorded)
         except Exception as exc:  # the next master would read the same fact
-            self.give_up(exc)
+            return self.give_up(exc)
+        if kept and self.ledger.newest.closed is not None and not _keeps(self.ledger.newest):
+            self._abandoned, self._clearing = True, None  # nobody else is left to clear it
 
     def give_up(self, error: Exception) -> None:
         self.broken = True
@@ -180,6 +183,11 @@ class GroupJob(JobDecider):
                 store,
                 self._store,
             )
+
+
+def _keeps(state: JobState) -> bool:
+    """Return True if the job has ended, and results of it are kept."""
+    return state.closed is not None and any(r.kept for r in state.results.values())
 
 
 @dataclass(slots=True)

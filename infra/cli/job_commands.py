@@ -8,7 +8,8 @@ they are told to.
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
@@ -34,6 +35,7 @@ from ...control.log import EventLog
 from ...control.master.announcer import Announcer
 from ...control.master.silence import time_of
 from ...control.snapshots.resume import by_partition
+from ...storage.stores.port import BlobStore
 from ...storage.upkeep.fsck import check
 from ...storage.upkeep.fsck_repair import FsckRepair, sound_jobs
 from ...storage.upkeep.object_deletion import ObjectDeleter
@@ -58,9 +60,8 @@ def fsck(
     as_json: Json = False,
 ) -> None:
     """Compare the log with the bucket; exit code 1 when a finding is left without repair."""
-    store, root = target.open_bucket()
     named = job_id(job) if job else None
-    with closing(store), closing(target.open_log()) as log:
+    with closing(target.open_log()) as log, _bucket(target, log) as (store, root):
         _check_place(log, job, target.store)
         findings = check(store, root, lambda: states(log, job), named, deep)
         if not as_json:
@@ -190,8 +191,7 @@ def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False, utc: Ut
     Also deletes what ended jobs have left. Results that outlive their job stay. Names the silent
     jobs that it leaves, and when their leases end. Exit code 1 when a job could not be swept; the
     others are swept."""
-    store, root = target.open_bucket()
-    with closing(store), closing(target.open_log()) as log:
+    with closing(target.open_log()) as log, _bucket(target, log) as (store, root):
         name = JobId(f"sweep-{os.urandom(4).hex()}")
         # Either clock may be wrong, and what is deleted too early is lost: the earlier one counts.
         now_ms = min(time_of(log, name, Deadline.after(READ_S_MAX)), SYSTEM_CLOCK.now_ms())
@@ -218,8 +218,7 @@ def run_end(target: Target, job: Job, as_json: Json = False) -> None:
 
     Results that outlive the job stay. A driver that is heard meanwhile keeps its job. Exit code 1
     when the job was not ended."""
-    store, root = target.open_bucket()
-    with closing(store), closing(target.open_log()) as log:
+    with closing(target.open_log()) as log, _bucket(target, log) as (store, root):
         snapshots = known_without_indexes(log, job)
         beats = log.read_beats(job_id(job), ProgressDeadline(READ_S_MAX))
         now_ms = time_of(log, JobId(f"end-{os.urandom(4).hex()}"), Deadline.after(READ_S_MAX))
@@ -236,6 +235,14 @@ def run_end(target: Target, job: Job, as_json: Json = False) -> None:
         (ended,) = sweep_all(log, deleter, [dead], target.store, "operator")
     show(as_json, [views.swept_row(ended)], [fields.swept_fields(ended)])
     raise typer.Exit(0 if isinstance(ended, Swept) and not ended.came_back else 1)
+
+
+@contextmanager
+def _bucket(target: Target, log: EventLog) -> Iterator[tuple[BlobStore, str]]:
+    """Open the store of a log's jobs, and close it in the end."""
+    store, root = target.open_bucket(log)
+    with closing(store):
+        yield store, root
 
 
 def _check_place(log: EventLog, job: str, store: str) -> None:

@@ -43,9 +43,14 @@ class Layout:
     def manifest(self, result: ResultId, version: int, shard: int) -> str:
         return f"{self.manifests(result)}{version}-{shard}"
 
+    @property
+    def drivers(self) -> str:
+        """Return the prefix of the markers of all drivers."""
+        return f"{self.prefix}{_DRIVER}/"
+
     def markers(self, epoch: int) -> str:
         """Return the prefix of the markers of a driver."""
-        return f"{self.prefix}{_DRIVER}/{epoch}-"
+        return f"{self.drivers}{epoch}-"
 
     def driver_of(self, name: str) -> int | None:
         """Return the epoch of the driver that an object is a marker of; None for any other."""

@@ -1,29 +1,33 @@
 """Proof that a process reaches the root that the driver of its job uses.
 
 A folder that is not mounted, and an endpoint that is another store, look like a root without
-objects. So each driver puts a marker into every bucket of its root, below the prefix of its job.
-Guarantees: nothing is put, nothing is deleted, and no object is said to be gone, before the process
-has seen the marker there, or another object of the job in a bucket that has lost it. A process
-looks at a folder each time, because it may be unmounted at any time, and at a bucket once, and
-again before an object is said to be gone.
+objects. So each driver puts a marker into every bucket of its root, below the prefix of its job,
+which also names the log of the job. Guarantees: nothing is put, nothing is deleted, and no object
+is said to be gone, before the process has seen the marker there, or another object of the job in a
+bucket that has lost it. A process looks at a folder each time, because it may be unmounted at any
+time, and at a bucket once, and again before an object is said to be gone. A process that works for
+many drivers looks for each job.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, islice
 
 from ...control.addresses import urls_of
 from ...control.clock import Deadline
 from ...control.errors import Invalid, Lost, Unavailable
+from ...control.ids import JobId
+from ..format.layout import Layout
 from .port import BlobStat, BlobStore, ByteRange, Bytes, PendingUpload
 from .request_meter import RequestCounts
 from .spread import bucket_of
 
 LISTED_MAX = 1_000  # objects: of so many, each bucket has some
+_PROVEN_MAX = 100_000
 _REMEDY = "mount the same folder on every host, or give every process the same endpoint"
 
 
@@ -39,6 +43,8 @@ class Root:
     """The driver's marker in each bucket; none for a process that works for many drivers."""
     content: str = ""
     """The content of the markers, which no other driver's have."""
+    log: str = ""
+    """The identity of the log whose jobs are in the root; '' if it is unknown."""
 
     @property
     def buckets(self) -> int:
@@ -55,6 +61,26 @@ class Root:
             names.setdefault(bucket_of(name, buckets), name)
         raise AssertionError("numbers do not end")
 
+    @staticmethod
+    def content_of(driver: str, log: str) -> str:
+        """Return the content of a driver's markers."""
+        return f"{driver} {log}".strip()
+
+    def job_of(self, name: str) -> str:
+        """Return the prefix of the job that an object belongs to, or that of the root."""
+        if self.markers:
+            return self.prefix
+        job, slash, _ = name.removeprefix(self.prefix).partition("/")
+        return f"{self.prefix}{job}/" if slash else self.prefix
+
+    def is_of(self, content: str) -> bool:
+        """Return True if a marker is this driver's, or, without a driver, if it is of a driver of
+        the same log, as far as both are known."""
+        if self.markers:
+            return content == self.content
+        log = content.split(" ", 2)[2:]
+        return not (log and self.log) or log == [self.log]
+
 
 class RootedStore:
     """A store that proves its root. Threads may share it."""
@@ -62,7 +88,7 @@ class RootedStore:
     def __init__(self, store: BlobStore, root: Root) -> None:
         self._store = store
         self._root = root
-        self._proven: set[int] = set()
+        self._proven: set[tuple[int, str]] = set()
         self._may_vanish = urls_of(root.address)[0].lower().startswith("file:")
 
     @property
@@ -73,12 +99,11 @@ class RootedStore:
         self._store.check(deadline, prefix)
 
     def put(self, name: str, body: Bytes, write_id: str) -> None:
-        bucket = self._bucket(name)
         if self._root.markers:
-            self._prove(bucket)
+            self._prove(*self._place(name))
         self._store.put(name, body, write_id)
         if self._root.markers and self._may_vanish:  # it may have vanished before the put
-            self._look(bucket)
+            self._look(*self._place(name))
             if self._store.size_bytes(name) is None:
                 raise Unavailable(f"object {name} was put, and {self._here} does not have it")
 
@@ -98,17 +123,25 @@ class RootedStore:
     def delete(self, names: Collection[str]) -> None:
         """Delete objects. Without names nothing of a prefix was found: prove every bucket then,
         because a listing of a root that is not there is empty, too."""
-        for bucket in set(map(self._bucket, names)) or range(self._root.buckets):
-            self._prove(bucket)
+        for place in sorted(set(map(self._place, names))) or self._places(self._root.prefix):
+            self._prove(*place)
         self._store.delete(names)
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
-        return self._store.list(prefix)
+        """List objects. Where none of a part of a job is found, prove every bucket."""
+        is_empty = True
+        for stat in self._store.list(prefix):
+            is_empty = False
+            yield stat
+        if is_empty and (job := self._root.job_of(prefix)) != prefix:
+            for place in self._places(job):
+                self._prove(*place)
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
         return self._store.uploads(prefix)
 
     def abort(self, upload: PendingUpload) -> None:
+        self._prove(*self._place(upload.name))
         self._store.abort(upload)
 
     def close(self) -> None:
@@ -117,47 +150,78 @@ class RootedStore:
     def _bucket(self, name: str) -> int:
         return bucket_of(name, self._root.buckets)
 
-    def _prove(self, bucket: int) -> None:
-        """Look at the root in a bucket, unless that was done before. Look at a folder each time."""
-        if self._may_vanish or bucket not in self._proven:
-            self._look(bucket)
+    def _place(self, name: str) -> tuple[int, str]:
+        """Return the bucket of an object, and the prefix of its job."""
+        return self._bucket(name), self._root.job_of(name)
+
+    def _places(self, job: str) -> tuple[tuple[int, str], ...]:
+        return tuple((bucket, job) for bucket in range(self._root.buckets))
+
+    def _prove(self, bucket: int, job: str) -> None:
+        """Look for a job in a bucket, unless that was done before. Look at a folder each time."""
+        if self._may_vanish or (bucket, job) not in self._proven:
+            self._look(bucket, job)
 
     @contextmanager
     def _looking(self, name: str) -> Iterator[None]:
         """Look at the root before and after another read of an object that seems to be gone: a
         folder may be mounted between the first read and the look."""
-        bucket = self._bucket(name)
-        self._look(bucket)
+        place = self._place(name)
+        self._look(*place)
         try:
             yield
         finally:
-            self._look(bucket)
+            self._look(*place)
 
-    def _look(self, bucket: int) -> None:
-        """Look for the marker in a bucket, and for other objects without one.
+    def _look(self, bucket: int, job: str) -> None:
+        """Look for a job's marker in a bucket, and for other objects without one.
 
         Raises:
-            Unavailable: no object is there.
+            Unavailable, Invalid: no object is there, for one driver or for many.
             Invalid: the marker is another driver's.
         """
-        root = self._root
-        try:
-            marked = str(self._store.get(root.markers[bucket]), "utf-8") if root.markers else None
-        except Lost:
-            marked = None
-        if marked not in (None, root.content):
+        marked = self._marker(bucket, job)
+        if marked is not None and not self._root.is_of(marked):
             raise Invalid(f"{self._here} has the marker of another driver: {_REMEDY}")
-        if marked is None and not self._has_objects(bucket):
-            raise Unavailable(f"{self._here} has no object of this root: {_REMEDY}")
-        self._proven.add(bucket)
+        if marked is None and not self._has_objects(bucket, job):
+            error = Unavailable if self._root.markers else Invalid
+            raise error(f"{self._here} has no object below {job or '/'}: {self._remedy(job)}")
+        if len(self._proven) >= _PROVEN_MAX:
+            self._proven.clear()
+        self._proven.add((bucket, job))
 
-    def _has_objects(self, bucket: int) -> bool:
+    def _marker(self, bucket: int, job: str) -> str | None:
+        """Return the content of this driver's marker, or that of a marker of the job."""
+        names = self._root.markers[bucket : bucket + 1]
+        if not names and job != self._root.prefix:
+            listed = islice(self._store.list(self._layout(job).drivers), LISTED_MAX)
+            names = tuple(stat.name for stat in listed if self._bucket(stat.name) == bucket)
+        for name in names:
+            with suppress(Lost):
+                return str(self._store.get(name), "utf-8")
+        return None
+
+    def _has_objects(self, bucket: int, job: str) -> bool:
         """Return True if other objects prove the root. A worker needs the marker in a folder: what
         else is there may have come before it was mounted."""
         if self._root.markers and self._may_vanish:
             return False
-        listed = islice(self._store.list(self._root.prefix), LISTED_MAX)
+        listed = islice(self._store.list(job), LISTED_MAX)
         return any(self._bucket(stat.name) == bucket for stat in listed)
+
+    def _remedy(self, job: str) -> str:
+        """Return the advice for a root without any object of a job. The objects may have been
+        deleted by hand, or by a rule of the bucket, and their markers with them."""
+        if self._root.markers or job == self._root.prefix:
+            return _REMEDY
+        return (
+            f"{_REMEDY}. If somebody has deleted them there, put an object of any content at "
+            f"{' and '.join(Root.marker_names(self._layout(job).markers(0), self._root.buckets))}"
+        )
+
+    def _layout(self, job: str) -> Layout:
+        root = self._root.prefix
+        return Layout(root.removesuffix("/"), JobId(job.removeprefix(root).removesuffix("/")))
 
     @property
     def _here(self) -> str:

@@ -14,7 +14,7 @@ from enum import Enum
 from ...control.errors import Lost
 from ...control.events.types import SegmentSummary
 from ...control.ids import AttemptId, JobId, ResultId
-from ...control.model.state import JobState, ResultState
+from ...control.model.state import JobState, ResultState, is_over
 from ..format.layout import Layout
 from ..format.segment import stored_checksum
 from ..stores.port import BlobStat, BlobStore, PendingUpload
@@ -219,12 +219,13 @@ def _job_of(name: str, jobs: Mapping[str, JobState], root: str) -> JobState | No
 
 
 def _is_marker(name: str, jobs: Mapping[str, JobState], root: str) -> bool:
-    """Return True if an object is the marker of a driver whose job goes on, or of a later one."""
+    """Return True if an object is the marker of a driver whose job goes on or has results left, or
+    of a later one."""
     state = _job_of(name, jobs, root)
     epoch = None if state is None else Layout(root, state.job).driver_of(name)
     if state is None or epoch is None:
         return False
-    return state.closed is None or epoch > state.epoch
+    return not is_over(state) or epoch > state.epoch
 
 
 def _strange(name: str, jobs: Mapping[str, JobState], root: str) -> _Folder | None:

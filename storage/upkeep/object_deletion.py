@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from ...control.events.types import Produced
 from ...control.ids import AttemptId, JobId
-from ...control.model.state import JobState, ResultState
+from ...control.model.state import JobState, ResultState, is_over
 from ..format import manifest_shards
 from ..format.layout import Layout
 from ..stores.port import BlobStore
@@ -40,7 +40,10 @@ class ObjectDeleter:
                 self._store.abort(upload)
         listed = (stat.name for stat in self._store.list(layout.prefix))
         names = [name for name in listed if _is_over(closed, layout, name)]
-        self._store.delete(names)
+        markers = [name for name in names if layout.driver_of(name) is not None]
+        if len(markers) < len(names):  # what proves the root goes last
+            self._store.delete([name for name in names if name not in markers])
+        self._store.delete(markers)
         return len(names)
 
     def _names(self, layout: Layout, attempt: AttemptId, produced: Produced | None) -> list[str]:
@@ -54,9 +57,10 @@ class ObjectDeleter:
 
 def _is_over(closed: JobState, layout: Layout, name: str) -> bool:
     """Return True if an object belongs to a released result, or to an epoch that has ended and an
-    unknown result or none. A later epoch may have begun an unknown result, so its objects stay."""
+    unknown result or none. A later epoch may have begun an unknown result, so its objects stay.
+    Markers stay for as long as there is a result to be deleted."""
     if (marked := layout.driver_of(name)) is not None:
-        return marked <= closed.epoch
+        return marked <= closed.epoch and is_over(closed)
     owner = layout.owner(name)
     if owner is None:
         return False

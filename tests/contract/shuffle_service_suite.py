@@ -37,6 +37,7 @@ from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.limits import Limits
 from headgate.storage.runtime import Runtime
 from headgate.storage.services import StorageFactory
+from headgate.storage.stores.port import BlobStore
 from headgate.storage.streaming.partition_updates import known
 
 WAIT_S = 20.0
@@ -85,8 +86,12 @@ class Service:
         self.made.callback(environment.close)
         return environment
 
+    def store(self) -> tuple[BlobStore, str]:
+        with closing(self.factory.open_log()) as log:
+            return self.factory.open_store(log)
+
     def objects(self, job: JobId) -> list[str]:
-        store, root = self.factory.open_store()
+        store, root = self.store()
         prefix = Layout(root, job).prefix
         names = [stat.name for stat in store.list(prefix)]
         names += [upload.name for upload in store.uploads(prefix)]
@@ -149,7 +154,7 @@ def write(
 
 
 def manifest_of(service: Service, master: DriverMaster, it: ShuffleDescriptor) -> Manifest:
-    state, (store, root) = master.await_complete(it), service.factory.open_store()
+    state, (store, root) = master.await_complete(it), service.store()
     manifest = build(it, state, Layout(root, it.job), store)
     store.close()
     return manifest
@@ -212,7 +217,7 @@ class ShuffleServiceSuite:
         for owner in (job, other):
             master.register_job(Job(owner))
             write(service.environment(owner), register(master, owner), range(PARTITIONS))
-        store, root = service.factory.open_store()
+        store, root = service.store()
         stray = AttemptId(PartitionId(RESULT, 0), 1, 10_000)
         store.put(Layout(root, job).segment(stray, 0), b"of a zombie", "w")
         store.close()
@@ -230,7 +235,7 @@ class ShuffleServiceSuite:
         descriptor = register(master, job)
         write(environment, descriptor, [1])
         await_that(lambda: master.is_available(job, RESULT, 1), "the partition is available")
-        store, root = service.factory.open_store()
+        store, root = service.store()
         layout = Layout(root, job)
         now = known(descriptor, master.state(job).results[RESULT], layout, store)
         store.close()
@@ -256,7 +261,7 @@ class ShuffleServiceSuite:
         descriptor = register(master, job)
         write(environment, descriptor, range(PARTITIONS))
         manifest = manifest_of(service, master, descriptor)
-        store, _ = service.factory.open_store()
+        store, _ = service.store()
         store.delete(
             [source.name for source in manifest.sources if source.attempt.partition.index == 1]
         )
@@ -290,7 +295,7 @@ class ShuffleServiceSuite:
         manifest = manifest_of(service, master, descriptor)
         names = [s.name for s in manifest.sources if s.attempt.partition.index == 1]
         assert len(names) > 1
-        store, _ = service.factory.open_store()
+        store, _ = service.store()
         store.delete(names[-1:])
         store.close()
         limits = replace(service.factory.limits, fetch_bytes=fetch_bytes, join_bytes=0)
@@ -320,7 +325,7 @@ class ShuffleServiceSuite:
         descriptor = register(master, job)
         write(environment, descriptor, range(PARTITIONS))
         manifest = manifest_of(service, master, descriptor)
-        store, _ = service.factory.open_store()
+        store, _ = service.store()
         store.delete([s.name for s in manifest.sources if s.attempt.partition.index == 1])
         store.close()
         with ThreadPoolExecutor(1) as pool:
@@ -351,7 +356,7 @@ class ShuffleServiceSuite:
             assert [EVERY_ROW] * 4 == [gate.result(WAIT_S) for gate in gates]
             assert master.remove_unused(job, ()) == ()
             assert stored == service.objects(job)
-            with closing(service.factory.open_store()[0]) as store:
+            with closing(service.store()[0]) as store:
                 store.delete([manifest.sources[0].name])
             late = four.submit(read, service.environment(job), manifest)
             await_that(lambda: RESULT in driver.missing, "the job is told")
@@ -461,7 +466,7 @@ class ShuffleServiceSuite:
         assert master.remove_unused(job, {used.result}) == (idle.result,)
         assert master.remove_unused(job, {used.result}) == ()
         assert read(environment, manifest_of(service, master, used)) == EVERY_ROW
-        store, root = service.factory.open_store()
+        store, root = service.store()
         store.close()
         layout = Layout(root, job)
         await_that(

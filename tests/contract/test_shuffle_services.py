@@ -28,7 +28,7 @@ class TestObjectStoreOnTwins(ShuffleServiceSuite):
     @pytest.fixture
     def factory(self) -> StorageFactory:
         log, objects = KeptLog(), Objects()
-        return StorageFactory(lambda: log, lambda: (MemoryBlobStore(objects), "root"), LIMITS)
+        return StorageFactory(lambda: log, lambda _: (MemoryBlobStore(objects), "root"), LIMITS)
 
 
 class TestLocalFiles(ShuffleServiceSuite):
@@ -42,7 +42,7 @@ class TestSpreadOverFolders(ShuffleServiceSuite):
     @pytest.fixture
     def factory(self, tmp_path: Path) -> Iterator[StorageFactory]:
         log, address = KeptLog(), ",".join((tmp_path / at).as_uri() for at in "abc")
-        yield StorageFactory(lambda: log, lambda: open_store(address), LIMITS, address)
+        yield StorageFactory(lambda: log, lambda _: open_store(address), LIMITS, address)
         assert list(tmp_path.glob("*/*")) == []
 
 
@@ -76,7 +76,7 @@ class TestObjectStoreOnKafkaAndMinio(ShuffleServiceSuite):
         options = {"endpoint": state.endpoint}
         yield StorageFactory(
             lambda: KafkaEventLog(settings),
-            lambda: open_store(url, options),
+            lambda _: open_store(url, options),
             LIMITS,
             url,
         )

@@ -100,7 +100,7 @@ def log(monkeypatch: pytest.MonkeyPatch, objects: Objects) -> KeptLog:
     """Replace the log and the bucket that options name by ones in memory."""
     log = KeptLog()
 
-    def bucket(target: Target, **options: str) -> tuple[BlobStore, str]:
+    def bucket(target: Target, log: object = None, **options: str) -> tuple[BlobStore, str]:
         return MemoryBlobStore(objects), "root"
 
     monkeypatch.setattr(Target, "open_log", lambda target, topic=None: log)

@@ -326,7 +326,7 @@ def test_doctor_finds_a_store_that_replaces(log: KeptLog, monkeypatch: pytest.Mo
         def put(self, name: str, body: Bytes, write_id: str) -> None:
             self._objects[name] = (bytes(body), write_id)
 
-    monkeypatch.setattr(Target, "open_bucket", lambda target, **options: (Replacing(), "root"))
+    monkeypatch.setattr(Target, "open_bucket", lambda *_, **options: (Replacing(), "root"))
     code, lines, _ = ran("doctor", "--store", "memory://b")
     verdicts = [line.split()[1] for line in lines[5:]]
     assert code == 1

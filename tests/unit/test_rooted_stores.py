@@ -16,7 +16,15 @@ from headgate.connectors.spark.services import JobServices
 from headgate.connectors.spark.tasks.exchange_tasks import WorkerSettings
 from headgate.connectors.spark.tasks.worker import open_rooted
 from headgate.control.errors import Invalid, Lost, Unavailable
-from headgate.control.events.types import Fact, LeaseExpired
+from headgate.control.events.types import (
+    AttemptStarted,
+    Deleted,
+    Fact,
+    JobUnregistered,
+    LeaseExpired,
+    PromoteRequested,
+    Tick,
+)
 from headgate.control.inquiry.audit import fold
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
@@ -25,12 +33,13 @@ from headgate.storage.format.layout import Layout
 from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.open_store import open_store
-from headgate.storage.stores.port import BlobStore
+from headgate.storage.stores.port import BlobStore, PendingUpload
 from headgate.storage.stores.rooted import Root, RootedStore
 from headgate.storage.upkeep.fsck import Kind, check
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
+from headgate.testing.faulty_store import FaultPlan, FaultyBlobStore, Operation, PlannedFault
 
-from ..doubles.jobs import JOB, OPENING, REGISTERED, events, produced, state_facts
+from ..doubles.jobs import JOB, OPENING, REGISTERED, RESULT, attempt, events, produced, state_facts
 
 KAFKA: Any = None
 LAYOUT = Layout("", JOB)
@@ -104,10 +113,90 @@ def test_a_master_without_the_mount(tmp_path: Path, act: str) -> None:
     services.store.put(NAME, b"x", "w")
     here = Target("", services.worker.store, "").open_bucket()[0]
     elsewhere = Target("", (tmp_path / "b").as_uri(), "").open_bucket()[0]
-    with pytest.raises(Unavailable, match="has no object of this root"):
+    with pytest.raises(Invalid, match=f"has no object below {JOB}/: mount the same folder"):
         ACTS[act](elsewhere)
     assert not (tmp_path / "b").exists()
     ACTS[act](here)
+
+
+@pytest.mark.parametrize("act", ["delete", "get", "size"])
+def test_a_master_in_a_root_without_the_job(tmp_path: Path, act: str) -> None:
+    """Other jobs in a root do not prove that it is the job's. An object that somebody puts there by
+    hand does."""
+    driver(folders(tmp_path))
+    Path(tmp_path / "a" / JOB).rename(tmp_path / "a" / "another")
+    store = Target("", (tmp_path / "a").as_uri(), "").open_bucket()[0]
+    by_hand = f"{JOB}/_driver/0-0"
+    with pytest.raises(Invalid, match=f"put an object of any content at {by_hand}"):
+        ACTS[act](store)
+    store.put(by_hand, b"", "w")
+    if act == "get":
+        with pytest.raises(Lost):
+            store.get(NAME)
+    else:
+        ACTS[act](store)
+
+
+def test_nothing_to_list_in_a_root_without_the_job(tmp_path: Path) -> None:
+    """An attempt that has announced nothing has no objects only where the job is."""
+    driver(folders(tmp_path, "ab"))
+    (begun,) = states(*OPENING, AttemptStarted(attempt(0, 7), "here"))
+    result = begun.results[RESULT]
+    here, elsewhere = (
+        ObjectDeleter(*Target("", (tmp_path / at).as_uri(), "").open_bucket()) for at in "ab"
+    )
+    (tmp_path / "b" / JOB).rename(tmp_path / "b" / "another")
+    assert 0 == here.delete(JOB, result, [attempt(0, 7)])
+    with pytest.raises(Invalid, match="has no object below"):
+        elsewhere.delete(JOB, result, [attempt(0, 7)])
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_master_at_the_store_of_another_log(tmp_path: Path, kind: str) -> None:
+    """Another deployment may have a job of the same name, with objects of the same names: nothing
+    of it is deleted, aborted, or said to be gone."""
+    ours, theirs = MemoryEventLog(identity="ours"), MemoryEventLog(identity="theirs")
+    address = folders(tmp_path) if kind == "file" else f"memory://{tmp_path.name}"
+    services, _ = driver(address, key=Root.content_of("job 1", "theirs"))
+    services.store.put(NAME, b"x", "w")
+    store, root = Target("", address, "").open_bucket(ours)
+    with pytest.raises(Invalid, match="has the marker of another driver"):
+        store.delete([NAME])
+    with pytest.raises(Invalid, match="has the marker of another driver"):
+        store.size_bytes(f"{NAME}1")
+    with pytest.raises(Invalid, match="has the marker of another driver"):
+        ObjectDeleter(store, root).sweep(replace(JobState(JOB, 9), closed="closed"))
+    with pytest.raises(Invalid, match="has the marker of another driver"):
+        store.abort(PendingUpload(NAME, "1"))
+    assert 2 == len(list(store.list("")))
+    theirs_too, root = Target("", address, "").open_bucket(theirs)
+    assert 2 == ObjectDeleter(theirs_too, root).sweep(replace(JobState(JOB, 9), closed="closed"))
+
+
+def test_markers_go_last() -> None:
+    """A sweep that fails half way has left what proves the root to the next one."""
+    inner, layout = MemoryBlobStore(), Layout("", JOB)
+    for name in (f"{layout.markers(1)}0", f"{layout.prefix}00/r/0/1-7/0"):
+        inner.put(name, b"key", "w")
+    plan = FaultPlan((PlannedFault(Operation.DELETE, 2, error=Invalid("403")),))
+    with pytest.raises(Invalid):
+        ObjectDeleter(FaultyBlobStore(inner, plan), "").sweep(JobState(JOB, 1, closed="closed"))
+    assert [f"{layout.markers(1)}0"] == [stat.name for stat in inner.list("")]
+
+
+def test_markers_stay_with_what_outlives_its_job() -> None:
+    """A result that was promoted can be deleted later, by whoever sees the job's marker."""
+    store = MemoryBlobStore()
+    marker = f"{Layout('root', JOB).markers(1)}0"
+    store.put(marker, b"key", "w")
+    life = (*OPENING, produced(0, 1), produced(1, 2), PromoteRequested(RESULT, 1))
+    (kept,) = states(*life, JobUnregistered("closed"))
+    assert 0 == ObjectDeleter(store, "root").sweep(kept)
+    marked = [finding for finding in check(store, "root", lambda: (kept,)).found]
+    assert marker not in [finding.name for finding in marked]
+    gone = Deleted(RESULT, (attempt(0, 1), attempt(1, 2)), 2)
+    (over,) = states(*life, JobUnregistered("closed"), Tick(2), gone)
+    assert 1 == ObjectDeleter(store, "root").sweep(over)
 
 
 @pytest.mark.parametrize("missing", "abc")
@@ -225,7 +314,7 @@ def test_a_master_finds_nothing_without_the_mount(tmp_path: Path) -> None:
     (goes_on,) = states(REGISTERED)
     closed = replace(goes_on, closed="closed")
     elsewhere, root = Target("", (tmp_path / "b").as_uri(), "").open_bucket()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Invalid):
         ObjectDeleter(elsewhere, root).sweep(closed)
     here, root = Target("", (tmp_path / "a").as_uri(), "").open_bucket()
     assert 1 == ObjectDeleter(here, root).sweep(closed)
@@ -239,7 +328,7 @@ def test_a_master_without_one_of_several_mounts(tmp_path: Path, missing: str) ->
         services.store.put(name, b"x", "w")
     (tmp_path / missing).rename(tmp_path / "unmounted")
     store, _ = Target("", services.worker.store, "").open_bucket()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Invalid):
         store.delete(names)
     (tmp_path / "unmounted").rename(tmp_path / missing)
     store.delete(names)

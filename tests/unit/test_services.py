@@ -27,7 +27,7 @@ def services(made: list[str], tmp_path: Path, cluster: str = OBJECT_STORE) -> Se
         return make()
 
     limits = Limits()
-    in_memory = StorageFactory(MemoryEventLog, lambda: (MemoryBlobStore(), ""), limits)
+    in_memory = StorageFactory(MemoryEventLog, lambda _: (MemoryBlobStore(), ""), limits)
     return ServicesByName(
         {
             OBJECT_STORE: lambda: note(OBJECT_STORE, lambda: in_memory),

@@ -45,9 +45,9 @@ from headgate.testing.faulty_log import LogFault
 from ..doubles.group_masters import mastering
 from ..doubles.jobs import HURRIED, JOB, OPENING, RESULT, Job, bodies, events, produced
 from ..doubles.logs import STEP_EVENTS_MAX, FaultyLog
-from ..doubles.stacks import PARTITIONS, WAIT_MS, Stack, produce, read, register
+from ..doubles.stacks import LAYOUT, PARTITIONS, WAIT_MS, Stack, produce, read, register
 
-_PATIENT_MS = 10_000
+_PATIENT_MS, WAIT_S = 10_000, 10.0
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
@@ -83,6 +83,25 @@ def test_a_job_of_a_session() -> None:
     stack.ended()
     speakers = {r.event.by.split()[0] for r in events(stack.inner) if r.event.basis is not None}
     assert {"master"} == speakers
+
+
+def test_a_promoted_result_takes_the_markers_of_its_job_with_it() -> None:
+    """Markers stay for as long as a result that outlives its job, which a master may delete."""
+    stack, marker = Stack(), f"{LAYOUT.markers(1)}0"
+    with mastering(stack, look_ms=50), driving(stack) as driver, stack.environment() as environment:
+        driver.register_job(Job())
+        descriptor = register(driver)
+        for partition in range(PARTITIONS):
+            produce(stack, environment, descriptor, partition)
+        driver.await_complete(descriptor)
+        stack.store.put(marker, b"key", "w")
+        driver.promote_partitions(descriptor, SYSTEM_CLOCK.now_ms() + 500)
+        driver.unregister_job(JOB)
+        assert marker in stack.objects
+        deadline = Deadline.after(WAIT_S)
+        while stack.objects and not deadline.passed:
+            deadline.pause()
+    stack.ended()
 
 
 def test_the_driver_hears_of_what_the_log_shows_only() -> None:

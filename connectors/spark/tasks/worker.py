@@ -43,7 +43,7 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
         keep_memory()
         factory = StorageFactory(
             partial(KafkaEventLog, settings.kafka),
-            partial(open_rooted, settings),
+            lambda _: open_rooted(settings),
             settings.limits,
             settings.store,
         )
