@@ -94,6 +94,8 @@ def available(
         state = states(log, job)[0]
         if "/" not in partition and not result:
             raise Invalid("name a --result, or a --partition as result/index")
+        if "/" in partition and result not in ("", partition.rpartition("/")[0]):
+            raise Invalid(f"partition {partition} is not of result {result}")
         named = partition if "/" in partition or not partition else f"{result}/{partition}"
         index = partition_id(named).index if named else None
         name = partition_id(named).result if named else ResultId(result)

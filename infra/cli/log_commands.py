@@ -7,6 +7,7 @@ None of them writes to the log. Only two open the store: `ui` for a viewer who a
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Annotated
@@ -16,6 +17,7 @@ import typer
 from ...connectors.spark.report import job_report
 from ...control.clock import SYSTEM_CLOCK, ProgressDeadline
 from ...control.errors import Invalid
+from ...control.events.types import Recorded
 from ...control.ids import job_id, partition_id
 from ...control.inquiry.audit import audit
 from ...control.inquiry.history import why
@@ -101,17 +103,21 @@ def events(
     ] = False,
 ) -> None:
     """Print the log, one event a line."""
+    if partition and not partition.rpartition("/")[2].isdecimal():
+        raise Invalid(f"partition {partition!r}: write result/index or index, for example 1-0001/3")
     with closing(target.open_log()) as log, suppress(KeyboardInterrupt):
         if rejected:
             for record in log.read_rejected(ProgressDeadline(READ_S_MAX)):
                 show(as_json, [views.rejected_row(record)], [fields.rejected_fields(record)])
             snapshots = known(log, job)
-            records = refused(read(log, job, snapshots), snapshots)
+            named = _naming(read(log, job, snapshots), partition)
+            records = refused(named, snapshots)
         else:
-            records = (follow if wait else read)(log, job)
-        chosen = (r for r in records if not partition or views.concerns(r.event.body, partition))
+            records = follow(log, job) if wait else _naming(read(log, job), partition)
         last = None
-        for recorded in chosen:
+        for recorded in records:
+            if partition and not views.concerns(recorded.event.body, partition):
+                continue
             rows = [views.event_row(recorded, zone_of(utc))]
             if recorded.event.job != last:
                 rows.insert(0, views.event_head(recorded, zone_of(utc)))
@@ -119,16 +125,36 @@ def events(
             show(as_json, rows, map(fields.event_fields, [recorded]))
 
 
+def _naming(records: Iterator[Recorded], partition: str) -> Iterator[Recorded]:
+    """Yield the records from the first one on that names the partition, with those before it.
+
+    Raises:
+        Invalid: none does.
+    """
+    before: list[Recorded] = []
+    for recorded in records if partition else ():
+        before.append(recorded)
+        if views.names(recorded.event.body, partition):
+            break
+    else:
+        if partition:
+            raise Invalid(f"no event of the log is about partition {partition}")
+    yield from before
+    yield from records
+
+
 @app.command(epilog=example("state --job nightly-orders --at 512"))
 @targeted
 def state(
     target: Target,
     job: Job,
-    at: Annotated[int | None, typer.Option(help="Offset; without it, now.")] = None,
+    at: Annotated[int | None, typer.Option(min=0, help="Offset; without it, now.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the state of a job at an offset, folded from the facts up to there."""
     with closing(target.open_log()) as log:
+        if at is not None and at >= (written := log.written(job_id(job))):
+            raise Invalid(f"the log has no offset {at} yet: its newest is {written - 1}")
         snapshots = known(log, job)
         name = job_id(job)
         history = JobHistory(name, snapshots.get(name))

@@ -77,20 +77,30 @@ def event_head(recorded: ev.Recorded, zone: tzinfo | None) -> Text:
 
 
 def concerns(body: ev.Body | ev.Newer, partition: str) -> bool:
-    """Return True if an event is about a partition, named as `result/index` or `index`."""
+    """Return True if an event is about a partition, named as `result/index` or `index`, about the
+    whole of its result, or about its job."""
+    result = partition.rpartition("/")[0]
+    of_a_part = ev.PartitionRegistered | ev.PartitionAccepted | ev.Released | ev.Deleted
+    if hasattr(body, "attempt") or isinstance(body, of_a_part):
+        return names(body, partition)
+    return result in ("", getattr(body, "result", result))
+
+
+def names(body: ev.Body | ev.Newer, partition: str) -> bool:
+    """Return True if an event names a partition."""
     result, _, index = partition.rpartition("/")
     attempt: AttemptId | None = getattr(body, "attempt", None)
     if attempt is not None:
-        return index == str(attempt.partition.index) and result in ("", attempt.partition.result)
-    if result not in ("", getattr(body, "result", result)):
+        return int(index) == attempt.partition.index and result in ("", attempt.partition.result)
+    if result not in ("", getattr(body, "result", "")):
         return False
     match body:
         case ev.PartitionRegistered() | ev.PartitionAccepted():
-            return index.isdecimal() and body.first <= int(index) < body.first + body.count
+            return body.first <= int(index) < body.first + body.count
         case ev.Released() | ev.Deleted():
-            return any(index == str(doomed.partition.index) for doomed in body.attempts)
+            return any(int(index) == doomed.partition.index for doomed in body.attempts)
         case _:
-            return True
+            return False
 
 
 def event_row(recorded: ev.Recorded, zone: tzinfo | None) -> Text:

@@ -42,6 +42,15 @@ def test_what_is_available_is_asked(log: KeptLog, objects: Objects) -> None:
         (("available", "--result", "typo"), "job j has no result typo"),
         (("available", "--partition", "r1/3"), "result r1 has 3 partitions, from 0 on"),
         (("available", "--partition", "1"), "name a --result, or a --partition as result/index"),
+        (
+            ("available", "--result", "r2", "--partition", "r1/1"),
+            "partition r1/1 is not of result r2",
+        ),
+        (("events", "--partition", "TYPO"), "write result/index or index"),
+        (("events", "--partition", "r1/3"), "no event of the log is about partition r1/3"),
+        (("events", "--partition", "7"), "no event of the log is about partition 7"),
+        (("events", "--partition", "TYPO/1", "--rejected"), "is about partition TYPO/1"),
+        (("state", "--at", "1000000"), "the log has no offset 1000000 yet"),
         (("remove-unused", "--keep", "typo"), "job j has no result typo"),
         (
             ("may-release", "--host", "typo"),
