@@ -2,9 +2,10 @@
 
 Guarantees that a step commits only while its member belongs to the group: the step's offsets carry
 the member's place in the group, and the coordinator refuses the offsets, and so the whole step, of
-a member that it has given up. A member may decide for a partition only when no former holder's step
-on the partition is open. The coordinator confirms this before the partition's end is asked for.
-Assumes that no caller polls inside a step: rebalances are handled only in `poll` and `close`.
+a member that it has given up. A partition is granted only when no former holder's step on it is
+open: the coordinator confirms this before its state and its end are read. An event in another
+partition than its job's is skipped and counted, because nobody may decide on it there. Assumes that
+no caller polls inside a step: rebalances are handled only in `poll` and `close`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from confluent_kafka import (
 )
 
 from ..clock import PACE, Deadline
-from ..errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid, Lost, Unavailable
+from ..errors import Conflict, Corrupt, Fenced, HeadgateError, Lost, Unavailable
 from ..events.types import Event, Recorded
+from ..ids import JobId
 from ..log import Grant, Holder, Placed
 from .clients import KafkaClients
 from .errors import translate_reading
@@ -43,6 +45,7 @@ _STEP_MS_MAX = 4_000
 _ANSWER_S_MAX = 3.0  # the time of three heartbeats
 _STATE_S_MAX = 60.0
 _GRANTS = 4  # partitions whose state is read at once
+_MISPLACED_MAX = 1_000  # jobs that are named
 
 
 @dataclass(slots=True)
@@ -52,8 +55,6 @@ class _Held:
     position: int = 0
     end: int | None = None
     """The position from which on the member may decide, None while that is not known."""
-    asked: Future[list[TopicPartition]] | None = None
-    """The request under way for the group's offset, which shows that no step is open."""
     own: deque[tuple[bytes, Event]] = field(default_factory=deque)
     """The member's decisions, with their records, that it has not read back yet."""
 
@@ -72,11 +73,11 @@ class KafkaMembership(KafkaTransactions):
         self._later: dict[int, Deadline] = {}  # partitions that are to be taken up, and when
         self._granting: dict[int, Future[Grant]] = {}
         self._taken = False
+        self._misplaced: set[JobId] = set()  # with an event in a wrong partition
         self._name = ""
         self._consumer = clients.member(slot)
         self._outside = clients.consumer(clients.settings.masters_group)
-        self._asking = ThreadPoolExecutor(1, thread_name_prefix="headgate-settled")
-        self._asking_grants = ThreadPoolExecutor(_GRANTS, thread_name_prefix="headgate-grant")
+        self._asking = ThreadPoolExecutor(_GRANTS, thread_name_prefix="headgate-grant")
         self._outsider = self._consumer.consumer_group_metadata()
         self._place = self._outsider
         with clients.translated(f"joining the group of masters as slot {slot}"):
@@ -112,7 +113,7 @@ class KafkaMembership(KafkaTransactions):
 
     def end(self, partition: int) -> int | None:
         holding = self._held[partition]
-        if holding.end is None and self._is_settled(partition, holding):
+        if holding.end is None:
             place = Place(self._clients.settings.events_topic, partition)
             holding.end = self._clients.written_offset(place)
         return holding.end
@@ -136,8 +137,7 @@ class KafkaMembership(KafkaTransactions):
 
     def close(self) -> None:
         super().close()
-        for asking in (self._asking, self._asking_grants):
-            asking.shutdown(wait=True, cancel_futures=True)
+        self._asking.shutdown(wait=True, cancel_futures=True)
         self._outside.close()
         with suppress(KafkaException, HeadgateError, RuntimeError):  # the client may be closed
             self._leave()
@@ -156,32 +156,6 @@ class KafkaMembership(KafkaTransactions):
         self._take_all(0.0, 1)
         while self._held and not deadline.passed:
             self._take_all(deadline.poll_s, 1)
-
-    def _is_settled(self, partition: int, holding: _Held) -> bool:
-        """Return True if no open step has sent its offsets for the partition to the coordinator.
-
-        Once the holder has changed, the coordinator takes no offsets of a former holder.
-        """
-        asked, holding.asked = holding.asked or self._ask_stable(partition), None
-        if not asked.done():
-            holding.asked = asked
-            return False
-        try:
-            (place,) = asked.result()
-        except KafkaException as exc:
-            _LOG.debug(
-                "it is not known if a step is still open in partition %d: %s", partition, exc
-            )
-            return False
-        return place.error is None
-
-    def _ask_stable(self, partition: int) -> Future[list[TopicPartition]]:
-        """Ask for the partition's stable offset through a consumer outside the group.
-
-        An admin client must not ask: it kills the process if the coordinator has changed meanwhile.
-        """
-        place = TopicPartition(self._clients.settings.events_topic, partition)
-        return self._asking.submit(self._outside.committed, [place], _ANSWER_S_MAX)
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         starts = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in places]
@@ -204,7 +178,7 @@ class KafkaMembership(KafkaTransactions):
         go on. A partition that is unavailable, for example without a leader, is tried again."""
         for number, again in self._later.items():
             if number not in self._granting and again.passed:
-                self._granting[number] = self._asking_grants.submit(self._grant, number)
+                self._granting[number] = self._asking.submit(self._grant, number)
         for number in [number for number, asked in self._granting.items() if asked.done()]:
             try:
                 grant = self._granting.pop(number).result()
@@ -220,6 +194,7 @@ class KafkaMembership(KafkaTransactions):
             self._consumer.resume([place])
 
     def _grant(self, number: int) -> Grant:
+        self._check_settled(number)
         clients, deadline = self._clients, Deadline.after(_STATE_S_MAX)
         events = Place(clients.settings.events_topic, number)
         state = Place(clients.settings.state_topic, number)
@@ -230,6 +205,25 @@ class KafkaMembership(KafkaTransactions):
             written = clients.written_offset(state)
             stored = read_state(clients, state, None, deadline, written)
         return Grant(number, stored, range(first, clients.written_offset(events)))
+
+    def _check_settled(self, number: int) -> None:
+        """Check that no open step has sent its offsets for the partition to the coordinator. It may
+        yet write records and commit. Once the holder has changed, the coordinator takes no offsets
+        of a former holder.
+
+        A consumer outside the group asks for the partition's stable offset. An admin client must
+        not ask: it kills the process if the coordinator has changed meanwhile.
+
+        Raises:
+            Unavailable: a step is open, or the coordinator does not answer.
+        """
+        place = TopicPartition(self._clients.settings.events_topic, number)
+        try:
+            (asked,) = self._outside.committed([place], _ANSWER_S_MAX)
+        except KafkaException as exc:
+            raise Unavailable(f"no answer about steps of former holders: {exc}") from exc
+        if asked.error is not None:
+            raise Unavailable(f"a step of a former holder may be open: {asked.error.str()}")
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         for place in places:
@@ -274,17 +268,24 @@ class KafkaMembership(KafkaTransactions):
             same = unread and unread[0][0] == message.value()
             event = unread.popleft()[1] if same else decoded(message, job_of(message))
             if (ours := self._clients.place(event.job)).partition != number:
-                self._failure = Invalid(
-                    f"offset {offset} of partition {number} is an event of job {event.job}, which "
-                    f"belongs to partition {ours.partition}: the number of partitions of topic "
-                    f"{ours.topic} was changed. Use another prefix of topics"
-                )
+                self._skip(event.job, f"offset {offset} of partition {number}", ours)
                 return
             self._found.append(Placed(number, Recorded(offset, event, taken_ms(message))))
         except Corrupt as exc:
             if self.rejected == 0:
                 _LOG.warning("skipped offset %d of partition %d: %s", offset, number, exc)
             self.rejected += 1
+
+    def _skip(self, job: JobId, where: str, ours: Place) -> None:
+        """Count an event of a job in a wrong partition. One line says so for each job."""
+        self.rejected += 1
+        if job not in self._misplaced and len(self._misplaced) < _MISPLACED_MAX:
+            self._misplaced.add(job)
+            text = (
+                "ignored %s: an event of job %s, which belongs to partition %d. If the number of "
+                "partitions of topic %s was changed, end its jobs, and use another prefix of topics"
+            )
+            _LOG.error(text, where, job, ours.partition, ours.topic)
 
     def _take_error(self, error: KafkaError, message: Message, holding: _Held | None) -> None:
         """Keep an error until `poll` has returned the events that were read before it."""

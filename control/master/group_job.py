@@ -42,13 +42,13 @@ class GroupJob(JobDecider):
         super().__init__(announcer, snapshot, schedule, failed)
         self.broken = False
         self._store = store
-        self._start = 0
+        self._start = self._end = 0
         self._elsewhere = False
         self._abandoned = False
         self._clearing: Clearing | None = None
         self._timer = SilenceTimer()
         if snapshot is not None:
-            self._start = snapshot.position
+            self._start = self._end = snapshot.position
             # Nobody knows what a former master still had to delete.
             self._abandoned = snapshot.state.closed is not None and not is_over(snapshot.state)
             if snapshot.registered is not None:
@@ -60,6 +60,7 @@ class GroupJob(JobDecider):
 
     def observe(self, recorded: Recorded) -> None:
         """Take in an event; give the job up if its log does not explain itself."""
+        self._end = recorded.offset + 1
         if self.broken:
             return self.schedule.observe(recorded)
         body = recorded.event.body
@@ -86,6 +87,12 @@ class GroupJob(JobDecider):
             error,
             exc_info=trace,
         )
+
+    @property
+    def unsaved(self) -> range:
+        """Return the offsets from the oldest event that no snapshot has to the newest event."""
+        first = self.schedule.unsaved
+        return range(self._end if first is None else first, self._end)
 
     def unwritten(self, limit: int) -> tuple[Derived, ...]:
         """Return the next decisions to commit, at most `limit`."""
@@ -205,6 +212,8 @@ class HeldPartition:
     """The session jobs that go on, or ended under an older version."""
     ended: dict[JobId, Ended] = field(default_factory=dict)
     """The session jobs that have ended: their states are read when an event of them comes."""
+    given_up: dict[JobId, range] = field(default_factory=dict)
+    """The jobs that are left alone, each with the offsets of its events that no snapshot has."""
     ignored: dict[JobId, int] = field(default_factory=dict)
     """Jobs for which no session master decides, each with the position after its newest event."""
     touched: dict[JobId, GroupJob] = field(default_factory=dict)
@@ -220,11 +229,28 @@ class HeldPartition:
             job.schedule.unsaved_then() if name in written else job.schedule.unsaved
             for name, job in self.jobs.items()
         )
-        return min((at for at in unsaved if at is not None), default=position)
+        known = range(self.oldest, position)
+        given_up = (
+            max(it.start, known.start) for it in self.given_up.values() if it.stop - 1 in known
+        )
+        left = (at for at in (*unsaved, *given_up) if at is not None)
+        return min(left, default=position)
+
+    def passes(self, recorded: Recorded) -> bool:
+        """Return True if the event is of a job that is left alone."""
+        name, offset = recorded.event.job, recorded.offset
+        if (left := self.given_up.get(name)) is not None and offset >= left.stop:
+            self.given_up[name] = range(left.start if left else offset, offset + 1)
+        return left is not None
 
     def end(self, name: JobId) -> None:
-        """Keep no more than the records of a job that has ended and has nothing left to do."""
-        if (job := self.jobs.get(name)) is None or not job.is_over:
+        """Keep no more than the records of a job that has ended and has nothing left to do, and the
+        offsets of a job that is given up."""
+        if (job := self.jobs.get(name)) is None or not (job.is_over or job.broken):
+            return
+        if job.broken:
+            del self.jobs[name]
+            self.given_up[name] = job.unsaved
             return
         if (ended := job.schedule.ended) is not None:
             self.ended[name] = ended

@@ -95,8 +95,9 @@ class GroupSteps:
                 partition.ignored[name] = snapshot.position
                 del partition.standings[name]
         for name, error in resumption.newer.items():
-            partition.jobs[name] = self._job(partition, name, None, resumption.position)
-            partition.jobs[name].give_up(error)
+            left = self._job(partition, name, None, resumption.position)
+            left.give_up(error)
+            partition.given_up[name] = left.unsaved
         for name, ended in resumption.ended.items():
             if ended.mode == SESSION:
                 partition.ended[name] = ended
@@ -178,7 +179,8 @@ class GroupSteps:
         self._next_oldest = Deadline.after(self._settings.pace.refresh_s, self._me.clock)
         for number, partition in self._held.items():
             over = (name for name, job in partition.jobs.items() if job.is_over)
-            if (known := next(chain(partition.ignored, partition.ended, over), None)) is None:
+            names = chain(partition.ignored, partition.given_up, partition.ended, over)
+            if (known := next(names, None)) is None:
                 continue
             try:
                 partition.oldest = self._log.oldest(known)
@@ -192,6 +194,8 @@ class GroupSteps:
 
     def _observe(self, placed: Placed) -> None:
         partition, event = self._held[placed.partition], placed.recorded.event
+        if partition.passes(placed.recorded):
+            return
         job = partition.jobs.get(event.job)
         if (ended := partition.ended.get(event.job)) is not None:
             if placed.recorded.offset < ended.position:

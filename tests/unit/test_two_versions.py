@@ -252,7 +252,8 @@ def test_what_the_next_version_has_promoted_is_there_when_it_comes_back() -> Non
 
 def test_a_group_gives_the_job_up_and_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
     """A job of a newer driver, known before or not, is left alone by an older master, which decides
-    for the job beside it. The newer master finds everything."""
+    for the job beside it. The newer master finds everything. The older one keeps no state of such a
+    job, and holds the partition's position back for it only while the log has its events."""
     log, storage = MemoryEventLog(1), GroupStorage()
     began, new, beside = JOBS[:3]
     live_in_group(log, GROUP_LIFE, began, beside, by="early")
@@ -266,6 +267,13 @@ def test_a_group_gives_the_job_up_and_says_it_once(caplog: pytest.LogCaptureFixt
             drive_group(log, storage, steps)
             with next_version():
                 state_facts_of(log, new, produced(0, number), by=f"next {number}")
+        partition, end = steps._held[0], len(log._partitions[0].entries)
+        assert ({beside}, {began, new}) == (set(partition.jobs), set(partition.given_up))
+        unsaved = min(partition.given_up[began].start, partition.given_up[new].start)
+        assert unsaved == events_of(log, new)[0].offset or unsaved < partition.given_up[new].start
+        assert unsaved == partition.needed(end, [beside])
+        partition.oldest = max(left.stop for left in partition.given_up.values())
+        assert partition.oldest < end == partition.needed(end, [beside])
     assert {began, new} == {
         job for job in (began, new, beside) for r in caplog.records if f"{job} " in r.getMessage()
     }
