@@ -366,6 +366,17 @@ def test_lost_under_fair_scheduling(spark: SparkSession, hg: Headgate) -> None:
     assert audited(events).state.failed is None
 
 
+def test_a_barrier_under_fair_scheduling(spark: SparkSession, hg: Headgate) -> None:
+    """A stage with a barrier is made again while its readers fill both executors, which were killed
+    once before."""
+    barred = spark.range(0, 300, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True)
+    out = hg.repartition(barred, 8, "id")
+    hg._services.store.delete([segments(hg)[-1]])
+    kill_executors(spark)
+    assert list(range(300)) == sorted(number for (number,) in out.collect())
+    assert audited(recorded(hg)).state.failed is None
+
+
 def test_slots_are_counted_in_every_pool(spark: SparkSession) -> None:
     """A stage that runs in a pool of its own has the slot of its task, until that ends."""
     context = spark.sparkContext

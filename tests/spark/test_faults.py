@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
+from pyspark import BarrierTaskContext, TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -98,6 +98,26 @@ def test_a_lost_object_is_made_again(spark: SparkSession, hg: Headgate) -> None:
     assert sorted(map(tuple, df.collect())) == sorted(map(tuple, out.collect()))
     result = hg.results()[-1].result
     assert [1, 1, 2] == sorted(len(hg.ops.why(result, index)) for index in range(3))
+    audited(recorded(hg))
+
+
+def together(batches: Iterable[Any]) -> Iterable[Any]:
+    """Wait until all tasks of the stage are here."""
+    BarrierTaskContext.get().barrier()
+    return batches
+
+
+@pytest.mark.parametrize("partitions", [3, 8])
+def test_a_lost_object_of_a_barrier_is_made_again(
+    spark: SparkSession, hg: Headgate, partitions: int
+) -> None:
+    """Spark runs no part of a stage with a barrier: all of it runs again, and readers leave it all
+    slots that it needs."""
+    rows = spark.range(0, 300, 1, 2).mapInArrow(together, "id long", barrier=True)
+    out = hg.repartition(rows, partitions, "id")
+    hg._services.store.delete([segments(hg)[0]])
+    assert list(range(300)) == sorted(id for (id,) in out.collect())
+    hg.release(out)
     audited(recorded(hg))
 
 

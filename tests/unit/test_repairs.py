@@ -139,6 +139,7 @@ def test_readers_make_room_until_the_tasks_have_slots(
             ended.set()
         return Driver.state(driver)
 
+    monkeypatch.setattr(rerun, "await_all_slots", lambda context, stages: False)
     monkeypatch.setattr(rerun, "running_stages", lambda context, tag: {1})
     monkeypatch.setattr(rerun, "put_first", lambda context, stages: None)
     monkeypatch.setattr(
@@ -155,3 +156,38 @@ def test_readers_make_room_until_the_tasks_have_slots(
     driver.repairs.state_of = lambda _: state(driver)
     driver.tell_often()
     assert expected == killed
+
+
+class Idle:
+    """Notes which readers' stages get no slots."""
+
+    def __init__(self, calls: list[object]) -> None:
+        self.calls = calls
+
+    def add(self, tasks: list[int]) -> None:
+        self.calls.append(("idle", *tasks))
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+
+def test_all_readers_make_room_for_a_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that wait for a stage with a barrier end at once, once each, and no task takes their
+    slots until the stage has begun."""
+    calls: list[object] = []
+    monkeypatch.setattr(rerun, "IdleStages", lambda context: Idle(calls))
+    monkeypatch.setattr(rerun, "await_all_slots", lambda context, stages: True)
+    monkeypatch.setattr(rerun, "running_stages", lambda context, tag: {1})
+    monkeypatch.setattr(rerun, "put_first", lambda context, stages: None)
+    monkeypatch.setattr(rerun, "kill_task", lambda context, task, reason: calls.append(task))
+
+    def begins_late(driver: Driver) -> None:
+        driver.waiting = frozenset({8, 9})
+        SYSTEM_CLOCK.sleep_s(0.1)
+        driver.waiting = frozenset({7, 8, 9})
+        SYSTEM_CLOCK.sleep_s(0.1)
+        mends(driver)
+
+    driver = Driver(begins_late)
+    driver.tell_often()
+    assert [("idle", 8, 9), 8, 9, ("idle", 7), 7, "end"] == calls

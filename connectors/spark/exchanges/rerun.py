@@ -2,7 +2,8 @@
 
 Readers wait inside their tasks. If they leave no task slot for the rerun, its stages are scheduled
 first and some readers are killed. Spark does not count that as a failure, and starts them again
-later.
+later. A stage with a barrier runs again as a whole, and begins when it has all its slots: the
+stages of its readers get none until then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from pyspark.errors import PySparkException
 from ....control.clock import PACE, Pace
 from ....control.ids import JobId, ResultId
 from ....control.model.state import ResultState
-from ..jvm.scheduler import kill_task, put_first, running_stages, running_tasks
+from ..jvm.scheduler import (
+    IdleStages,
+    await_all_slots,
+    kill_task,
+    put_first,
+    running_stages,
+    running_tasks,
+)
 from ..jvm.task_settings import DESCRIPTION, WRITES, TaskSettings
 from ..tasks.shipping import cause
 
@@ -165,7 +173,11 @@ class Reruns:
         tag = f"headgate-rerun-{result}"
         with ThreadPoolExecutor(1, thread_name_prefix=tag) as executor:
             job = executor.submit(self._again, tag, result, stage, missing)
-            self._make_room(tag, result, missing, job)
+            idle = IdleStages(self.context)
+            try:
+                self._make_room(tag, result, missing, job, idle)
+            finally:
+                idle.end()
             job.result()
 
     def _again(self, tag: str, result: ResultId, stage: Writing, missing: list[int]) -> None:
@@ -175,7 +187,9 @@ class Reruns:
         context.setLocalProperty(DESCRIPTION, f"{WRITES} {result} again, {missing}")
         stage.again(missing)
 
-    def _make_room(self, tag: str, result: ResultId, missing: list[int], job: Future[None]) -> None:
+    def _make_room(
+        self, tag: str, result: ResultId, missing: list[int], job: Future[None], idle: IdleStages
+    ) -> None:
         """Kill waiting readers until every task of the rerun has a slot: one in each turn, up to
         the number of slots that it lacked, and one more every `_PATIENCE_TURNS`. If it lacks none,
         its tasks may themselves wait for another result: one more every `_LONG_PATIENCE_TURNS`."""
@@ -189,9 +203,20 @@ class Reruns:
             running, winners = state.production.running, state.production.winners
             begun = {attempt.partition.index for attempt in running} | winners.keys()
             waiting = sorted(state.reproduction.waiting - killed)
-            if not waiting or not set(missing) - begun:
+            if not set(missing) - begun:
+                idle.end()
+                continue
+            if not waiting:
                 continue
             stages = running_stages(self.context, tag)
+            reason = f"makes room for result {result}, which it waits for"
+            if await_all_slots(self.context, stages):
+                put_first(self.context, stages)
+                idle.add(waiting)
+                killed.update(waiting)
+                for task in waiting:
+                    kill_task(self.context, task, reason)
+                continue
             # a task that has a slot may need seconds until the log says that it has begun
             lacking = len(set(missing) - winners.keys()) - running_tasks(self.context, stages)
             needed = min(needed, lacking + len(killed))
@@ -199,7 +224,6 @@ class Reruns:
             if (lacking > 0 and len(killed) < needed) or turns % patience == 0:
                 put_first(self.context, stages)
                 killed.add(waiting[-1])
-                reason = f"makes room for result {result}, which it waits for"
                 kill_task(self.context, waiting[-1], reason)
 
     def _settle(self, result: ResultId) -> None:

@@ -65,6 +65,10 @@ class JvmTransport:
         row_bytes = types.least_bytes(self.schema)
         return self._door.arrow_batches(self._plan.executed, row_bytes)
 
+    def prepare(self) -> None:
+        """Run what the map stage needs: its subqueries and broadcasts."""
+        _ = self._batches
+
     def lineage(self) -> Lineage:
         return self._door.lineage(self._plan.origin, self._batches)
 
@@ -126,6 +130,9 @@ class PublicMapStage:
 
     def run_again(self, partitions: list[int]) -> None:
         require_carried()
+        if self.volumes._jrdd.rdd().isBarrier():  # Spark runs no part of such a stage
+            self.run()
+            return
         self.volumes.context.runJob(self.volumes, lambda volumes: volumes, partitions)
 
 

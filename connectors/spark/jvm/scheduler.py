@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from .bridge import Jvm
 from .task_settings import WRITES
 
 
@@ -86,6 +88,13 @@ def end_jobs(context: SparkContext, tag: str) -> None:
         context.cancelJobsWithTag(tag)
 
 
+def is_over(future: Callable[[], Any]) -> bool:
+    """Return True if a future of the JVM has ended, or Spark has stopped, which ends all jobs."""
+    with suppress(Py4JError, AttributeError, OSError):
+        return bool(future().isDone())
+    return True
+
+
 def kill_task(context: SparkContext, task: int, reason: str) -> None:
     """End a task attempt without counting it as a failure. Do nothing if it has ended."""
     context._jsc.sc().killTaskAttempt(task, False, reason)
@@ -113,6 +122,55 @@ def running_tasks(context: SparkContext, stages: Collection[int]) -> int:
     return sum(tasks.runningTasks() for tasks in _tasks_of(context, stages))
 
 
+def await_all_slots(context: SparkContext, stages: Collection[int]) -> bool:
+    """Return True if one of these stages begins only when all its tasks have slots: it has a
+    barrier."""
+    return any(tasks.isBarrier() for tasks in _tasks_of(context, stages))
+
+
+class IdleStages:
+    """Stages that get no task slots for a while: they would take the slots again that they give to
+    a stage with a barrier."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._stages: list[Any] = []
+
+    @cached_property
+    def _pool(self) -> Any:
+        """Return the pool in which they wait.
+
+        Raises:
+            Py4JError: this Spark does not compile it.
+        """
+        return Jvm(self._context).make("IdlePool")
+
+    def add(self, tasks: Collection[int]) -> None:
+        """Give no further slots to the stages of these tasks."""
+        root = self._context._jsc.sc().taskScheduler().rootPool()
+        for stage in list(_in_queues(self._context)):
+            if any(stage.runningTasksSet().contains(task) for task in tasks):
+                if not self._stages:
+                    root.addSchedulable(self._pool)
+                self._pool.schedulableQueue().add(stage)
+                stage.parent().removeSchedulable(stage)
+                self._stages.append(stage)
+
+    def end(self) -> None:
+        """Give slots to all stages again that have not ended."""
+        if not self._stages:
+            return
+        core = self._context._jsc.sc()
+        core.taskScheduler().rootPool().removeSchedulable(self._pool)
+        for stage in self._stages:
+            stage.parent().addSchedulable(stage)
+            self._pool.schedulableQueue().remove(stage)
+            if stage.isZombie():
+                stage.parent().removeSchedulable(stage)
+        self._stages.clear()
+        core.schedulerBackend().reviveOffers()
+
+
 def task_slots(context: SparkContext) -> tuple[int, int]:
     """Return the number of tasks that the present executors run side by side, and the number of
     these executors. With dynamic allocation both change."""
@@ -124,12 +182,17 @@ def task_slots(context: SparkContext) -> tuple[int, int]:
 
 
 def _tasks_of(context: SparkContext, stages: Collection[int]) -> Iterator[Any]:
-    """Yield Spark's managers of the tasks of these stages. Each pool of FAIR scheduling has a queue
+    """Yield Spark's managers of the tasks of these stages."""
+    return (tasks for tasks in _in_queues(context) if tasks.stageId() in stages)
+
+
+def _in_queues(context: SparkContext) -> Iterator[Any]:
+    """Yield Spark's managers of the tasks of all stages. Each pool of FAIR scheduling has a queue
     of its own."""
     pools = [context._jsc.sc().taskScheduler().rootPool()]
     for pool in pools:
         for member in pool.schedulableQueue().toArray():
             if member.schedulableQueue() is not None:
                 pools.append(member)
-            elif member.stageId() in stages:
+            else:
                 yield member

@@ -49,6 +49,9 @@ class JvmMapStage:
 
     def run_again(self, partitions: list[int]) -> None:
         require_carried()
+        if self._rdd.isBarrier():  # Spark runs no part of such a stage
+            self.run()
+            return
         chosen = self._gateway.new_array(self._gateway.jvm.int, len(partitions))
         for at, partition in enumerate(partitions):
             chosen[at] = partition
