@@ -101,7 +101,7 @@ def test_a_lost_object_is_made_again(spark: SparkSession, hg: Headgate) -> None:
     audited(recorded(hg))
 
 
-def together(batches: Iterable[Any]) -> Iterable[Any]:
+def together(batches: Iterator[Any]) -> Iterator[Any]:
     """Wait until all tasks of the stage are here."""
     BarrierTaskContext.get().barrier()
     return batches
