@@ -175,7 +175,7 @@ def test_all_readers_make_room_for_a_barrier(monkeypatch: pytest.MonkeyPatch) ->
     """Readers that wait for a stage with a barrier end at once, once each, and no task takes their
     slots until the stage has begun."""
     calls: list[object] = []
-    monkeypatch.setattr(rerun, "IdleStages", lambda context: Idle(calls))
+    monkeypatch.setattr(rerun, "StoppedStages", lambda context: Idle(calls))
     monkeypatch.setattr(rerun, "await_all_slots", lambda context, stages: True)
     monkeypatch.setattr(rerun, "running_stages", lambda context, tag: {1})
     monkeypatch.setattr(rerun, "put_first", lambda context, stages: None)

@@ -22,7 +22,7 @@ from ....control.clock import PACE, Pace
 from ....control.ids import JobId, ResultId
 from ....control.model.state import ResultState
 from ..jvm.scheduler import (
-    IdleStages,
+    StoppedStages,
     await_all_slots,
     kill_task,
     put_first,
@@ -173,7 +173,7 @@ class Reruns:
         tag = f"headgate-rerun-{result}"
         with ThreadPoolExecutor(1, thread_name_prefix=tag) as executor:
             job = executor.submit(self._again, tag, result, stage, missing)
-            idle = IdleStages(self.context)
+            idle = StoppedStages(self.context)
             try:
                 self._make_room(tag, result, missing, job, idle)
             finally:
@@ -188,7 +188,7 @@ class Reruns:
         stage.again(missing)
 
     def _make_room(
-        self, tag: str, result: ResultId, missing: list[int], job: Future[None], idle: IdleStages
+        self, tag: str, result: ResultId, missing: list[int], job: Future[None], idle: StoppedStages
     ) -> None:
         """Kill waiting readers until every task of the rerun has a slot: one in each turn, up to
         the number of slots that it lacked, and one more every `_PATIENCE_TURNS`. If it lacks none,

@@ -128,7 +128,7 @@ def await_all_slots(context: SparkContext, stages: Collection[int]) -> bool:
     return any(tasks.isBarrier() for tasks in _tasks_of(context, stages))
 
 
-class IdleStages:
+class StoppedStages:
     """Stages that get no task slots for a while: they would take the slots again that they give to
     a stage with a barrier."""
 
