@@ -36,6 +36,7 @@ _MAGIC = b"ARROW1"
 _MAGIC_BYTES = 8
 TAIL = struct.Struct("<i6s")  # the length of the footer, and the magic
 ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
+_PACKED = 0.7  # of an entry's bytes are left when an index is compressed
 HEAD_BYTES = 16  # of an index: its checksum, and the offset of the first batch
 COUNT_MAX = (1 << 32) - 1  # of the bytes or rows of a subpartition
 _START_MAX = 1 << 40  # 1 TiB: far more than any schema needs
@@ -55,6 +56,14 @@ def inline_bytes(partition: int) -> int:
     the lower its limit, so that the log of a wide result stays small. Indexes beyond the limit are
     only in the footers of their segments."""
     return min(INLINE_BYTES_MAX, INLINE_TOTAL_BYTES // (partition + 1))
+
+
+def beyond_events(objects: int, filled: float) -> int:
+    """Return how many indexes will be in no event, of so many partitions with an object each, if
+    an object has rows of `filled` subpartitions."""
+    index_bytes = HEAD_BYTES + _PACKED * ENTRY.itemsize * filled
+    fitting = INLINE_TOTAL_BYTES // index_bytes if index_bytes <= INLINE_BYTES_MAX else 0
+    return max(0, objects - int(fitting))
 
 
 def checksum(body: Bytes | pa.Buffer) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import ceil, inf, sqrt
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..format.manifest_shards import firsts
-from ..format.segment import Longs
+from ..format.segment import Longs, beyond_events
 from ..limits import Limits
 from ..stores.costs import StoreCosts
 from ..stores.s3.settings import MultipartSettings
@@ -71,40 +72,60 @@ class Slices:
     """The parts of all bytes that large objects have."""
     borders: Longs = field(default_factory=lambda: np.zeros(1, np.int64))
     """The subpartitions before which all objects end."""
+    joined: tuple[Slices, ...] = ()
+    """The slices that pairs of objects would have as one object each, then fours, then eights, up
+    to all in one. Which objects have the same subpartitions is seen here."""
 
     @classmethod
     def of(cls, indexes: Iterable[tuple[Longs, Longs]], subpartitions: int) -> Slices:
         """Return the slices of objects with these rows and bytes of each subpartition."""
-        sizes, filled, begun, ended = np.zeros((4, subpartitions), np.int64)
-        each_bytes = []
+        sizes, each_bytes = np.zeros(subpartitions, np.int64), list[int]()
+        levels = [_Level.of(subpartitions)]
         for object_rows, object_sizes in indexes:
-            has_rows = np.flatnonzero(object_rows)
             sizes += object_sizes
             each_bytes.append(int(object_sizes.sum()))
-            filled[has_rows] += 1
-            begun[has_rows[:1]] += 1
-            ended[has_rows[-1:]] += 1
-        near = np.cumsum(begun) - np.cumsum(ended) + ended
+            joined, at = object_rows > 0, 0
+            while (pair := levels[at].add(joined)) is not None:
+                joined, at = pair, at + 1
+                if at == len(levels):
+                    levels.append(_Level.of(subpartitions))
+        if levels[-1].begun.sum() > 1 or any(level.waiting is not None for level in levels[:-1]):
+            levels.append(_Level.of(subpartitions))
+        for below, above in pairwise(levels):
+            if below.waiting is not None and (pair := above.add(below.waiting)) is not None:
+                above.waiting = pair
         shares = np.array(each_bytes) / max(1, sum(each_bytes))
         large = shares[shares > _LARGE]
-        return cls(sizes, filled.astype(float), near.astype(float), begun.astype(float), large)
+        first, *others = (cls(sizes, *level.counted()) for level in levels)
+        return replace(first, large=large, joined=tuple(others))
 
     @classmethod
     def even(cls, objects: int, subpartitions: int, rows: int, stored_bytes: int) -> Slices:
         """Return the slices of objects with as many rows of each subpartition, at random."""
         each_bytes, rest_bytes = divmod(stored_bytes, subpartitions)
         sizes = each_bytes + (np.arange(subpartitions) < rest_bytes)
-        near = np.full(subpartitions, float(objects))
-        filled = near * -np.expm1(-rows / max(1, objects * subpartitions))
-        return cls(sizes, filled, near, np.eye(1, subpartitions)[0] * objects)
+
+        def slices(count: int) -> Slices:
+            near = np.full(subpartitions, float(count))
+            filled = near * -np.expm1(-rows / max(1, count * subpartitions))
+            return cls(sizes, filled, near, np.eye(1, subpartitions)[0] * count)
+
+        counts = (
+            ceil(objects / (1 << at)) for at in range(1, max(1, objects - 1).bit_length() + 1)
+        )
+        return replace(slices(objects), joined=tuple(map(slices, counts)))
 
     def extended(self, objects: int, stored_bytes: int) -> Slices:
         """Return the slices of more objects of this kind, with so many bytes in all."""
         times = objects / max(1.0, float(self.begun.sum()))
         sizes = self.sizes * (stored_bytes / max(1, int(self.sizes.sum())))
-        return Slices(
-            sizes.astype(np.int64), self.filled * times, self.near * times, self.begun * times
+        first, *others = (
+            Slices(
+                sizes.astype(np.int64), each.filled * times, each.near * times, each.begun * times
+            )
+            for each in (self, *self.joined)
         )
+        return replace(first, joined=tuple(others))
 
     def near_any(self, first: Longs) -> Floats:
         """Return the objects near each group of neighbours, which begin with those of `first`."""
@@ -134,15 +155,69 @@ class Slices:
 
     def combined(self, first: Longs, tasks: Longs) -> Slices:
         """Return the slices of one object for each task. The subpartitions of `first` begin with
-        objects of their own, and have so many of them."""
+        objects of their own, and have so many of them. A task has neighbouring objects: as many as
+        are joined where the joined ones that have rows of its subpartitions are as many as the
+        tasks."""
+        levels = (self, *self.joined)
+        least = float((self.requests(first) / tasks).min())  # objects of a task
+        most = float(self.begun.sum() / tasks.min())
+        levels = levels[min(_halvings(least), len(levels) - 1) : _halvings(most) + 2]
+        objects = np.array([each.requests(first) for each in levels])
+        lower = np.maximum((objects > tasks).sum(axis=0) - 1, 0)
+        upper = np.minimum(lower + 1, len(levels) - 1)
+        columns = np.arange(len(first))
+        more, fewer = objects[lower, columns], objects[upper, columns]
+        part = (more - tasks) / np.maximum(more - fewer, 1e-9)
         lengths = np.diff(first, append=len(self.sizes))
-        near_any = np.repeat(self.near_any(first), lengths)
-        near = np.minimum(np.repeat(tasks, lengths), near_any)
-        several = near_any / np.maximum(near, 1e-9)
-        filled = near * -np.expm1(_absent(self.filled, near_any) * several)
-        begun = np.zeros(len(self.sizes))
+        places = np.arange(len(self.sizes))
+        low, high = np.repeat(lower, lengths), np.repeat(upper, lengths)
+        share = np.repeat(np.clip(part, 0, 1), lengths)
+
+        def between(of_levels: list[Floats]) -> Floats:
+            numbers: Floats = np.array(of_levels)
+            mixed: Floats = numbers[low, places] * (1 - share) + numbers[high, places] * share
+            return mixed
+
+        near = between([each.near for each in levels])
+        begun = between([each.begun for each in levels])
         begun[first] = near[first]
+        filled = between([each.filled for each in levels])
         return Slices(self.sizes, filled, near, begun, borders=first)
+
+
+def _halvings(number: float) -> int:
+    return max(0, int(np.log2(max(1.0, number))))
+
+
+@dataclass(slots=True)
+class _Level:
+    """Counts objects of which each has the rows of some neighbours."""
+
+    filled: Longs
+    begun: Longs
+    ended: Longs
+    waiting: Bools | None = None
+    """The subpartitions of an object whose neighbour did not come yet."""
+
+    @classmethod
+    def of(cls, subpartitions: int) -> _Level:
+        return cls(*np.zeros((3, subpartitions), np.int64))
+
+    def add(self, has_rows: Bools) -> Bools | None:
+        """Count an object. Return the subpartitions of a pair if it is the second one."""
+        self.filled += has_rows
+        there = np.flatnonzero(has_rows)
+        self.begun[there[:1]] += 1
+        self.ended[there[-1:]] += 1
+        if self.waiting is None:
+            self.waiting = has_rows
+            return None
+        pair, self.waiting = self.waiting | has_rows, None
+        return pair
+
+    def counted(self) -> tuple[Floats, Floats, Floats]:
+        near = np.cumsum(self.begun) - np.cumsum(self.ended) + self.ended
+        return self.filled.astype(float), near.astype(float), self.begun.astype(float)
 
 
 def _absent(filled: Floats, near: Floats) -> Floats:
@@ -199,6 +274,8 @@ class Prediction:
     combining: Requests
     """The requests of the tasks that combine."""
     reading: Requests
+    placing: Requests
+    """The requests of the driver, for indexes that are in no event."""
     combining_s: float
     reading_s: float
     """The time that passes. Tasks share the work evenly."""
@@ -211,7 +288,7 @@ class Prediction:
 
     @property
     def requests(self) -> int:
-        sent = self.combining + self.reading
+        sent = self.combining + self.reading + self.placing
         return sent.puts + sent.gets
 
 
@@ -366,22 +443,25 @@ def _group_of(subpartitions: Longs, groups: Longs) -> Longs:
 def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> Prediction:
     stored_bytes, readers = size.stored_bytes, size.readers
     slices, objects, combining, combining_s = size.slices, size.objects, Requests(), 0.0
+    unindexed = size.unindexed
     if way != DIRECT:
         first, tasks = shares_of(slices.sizes, size.partitions, way, limits)
         combining, slices, objects = _combining(size, first, tasks, limits)
         copying_s = int(tasks.sum()) * _TASK_S + stored_bytes * _COPIED_BYTE_S
         copying_s += (combining.puts + combining.gets) * costs.request_s
         combining_s = _STAGE_S + copying_s / min(readers.slots, int(tasks.sum()))
+        unindexed = beyond_events(objects, float(slices.filled.sum()) / max(1, objects))
     reading = _reads(size, slices, objects, limits)
     reading_s = (reading.puts + reading.gets) * costs.request_s
     reading_s += float(slices.filled.sum()) * _SLICE_S
     reading_s += readers.tasks * _TASK_S + stored_bytes * _READ_BYTE_S
-    sent = combining + reading
+    placing = Requests(0, unindexed)
+    sent = combining + reading + placing
     put_bytes = 0 if way == DIRECT else stored_bytes
     usd = costs.usd(sent.puts, sent.gets, put_bytes, stored_bytes + put_bytes)
     usd += costs.storage_usd(stored_bytes + put_bytes)
     reading_s = _READ_S + reading_s / min(readers.slots, readers.tasks)
-    return Prediction(way, combining, reading, combining_s, reading_s, usd)
+    return Prediction(way, combining, reading, placing, combining_s, reading_s, usd)
 
 
 def puts(objects: int, stored_bytes: int) -> int:
