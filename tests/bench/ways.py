@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -32,29 +32,54 @@ SPREADS = {
     "hot 60": f"if(id % 10 < 6, 7, {_KEY})",
     "hot 99": f"if(id % 100 > 0, 7, {_KEY})",
     "zipf": "cast(pow(100000, rand(2)) as int)",
+    "few": "id div 300",
+    "sorted": "id",
 }
-"""The keys of rows, by their spread."""
+"""The keys of rows, by their spread. Sorted rows go to ranges of keys, others where the hash of
+their key says."""
+
+
+class Shape(NamedTuple):
+    partitions: int
+    subpartitions: int
+    megabytes: int
+    """The bytes of the rows, less what each slice takes beside them."""
+    spread: str = ""
+    columns: int = 0
+    """The columns of numbers, in place of those of narrow rows."""
+
+    def __str__(self) -> str:
+        wide = f"{self.columns:,} columns" if self.columns else ""
+        return " ".join(
+            filter(None, (f"{self.partitions} x {self.subpartitions}", self.spread, wide))
+        )
+
+
 SHAPES = (
-    (8, 32, 10, ""),
-    (2, 100, 300, ""),
-    (20, 20, 400, ""),
-    (8, 200, 100, ""),
-    (50, 500, 200, ""),
-    (200, 200, 100, ""),
-    (400, 400, 50, ""),
-    (200, 1_000, 20, ""),
-    (10, 5_000, 200, ""),
-    (100, 2_000, 400, ""),
-    (8, 200, 100, "hot 30"),
-    (50, 500, 200, "hot 60"),
-    (8, 200, 100, "hot 99"),
-    (200, 1_000, 100, "hot 99"),
-    (8, 200, 100, "zipf"),
-    (100, 2_000, 100, "zipf"),
-    (10, 10_000, 100, "hot 60"),
+    Shape(8, 32, 10),
+    Shape(2, 100, 300),
+    Shape(20, 20, 400),
+    Shape(8, 200, 100),
+    Shape(50, 500, 200),
+    Shape(200, 200, 100),
+    Shape(400, 400, 50),
+    Shape(200, 1_000, 20),
+    Shape(10, 5_000, 200),
+    Shape(100, 2_000, 400),
+    Shape(8, 200, 100, "hot 30"),
+    Shape(50, 500, 200, "hot 60"),
+    Shape(8, 200, 100, "hot 99"),
+    Shape(200, 1_000, 100, "hot 99"),
+    Shape(8, 200, 100, "zipf"),
+    Shape(100, 2_000, 100, "zipf"),
+    Shape(10, 10_000, 100, "hot 60"),
+    Shape(8, 200, 100, columns=1_000),
+    Shape(40, 100, 100, "hot 60", columns=1_000),
+    Shape(200, 1_000, 20, "few"),
+    Shape(400, 400, 10, "sorted"),
+    Shape(400, 400, 10, "few"),
 )
-"""The partitions, subpartitions, stored megabytes and keys of the exchanges that hold the model
-against what happens."""
+"""The exchanges that hold the model against what happens."""
 _OFF = 0.25  # requests may differ by this part of those that were predicted
 
 
@@ -74,17 +99,16 @@ def shapes(spark: SparkSession) -> Table:
     table = Table("shape", "MB", "way", "predicted", "GET", "ratio", "predicted s", "s", "ratio")
     table.title = "requests and seconds from the end of the map stage to the end of the last reader"
     wrong = []
-    for partitions, subpartitions, megabytes, spread in SHAPES:
-        df = _rows(spark, megabytes * 1_000_000 // _ROW_BYTES, partitions, SPREADS[spread])
+    for shape in SHAPES:
+        df = _of(spark, shape)
         for combine in ("false", "true"):
             with setting(spark, {"spark.headgate.combine": combine}):
-                measured = _measured(spark, df, subpartitions)
+                measured = _measured(spark, df, shape)
             if combine == "true" and measured.prediction.way == DIRECT:
                 continue
-            shape = f"{partitions} x {subpartitions} {spread}".rstrip()
-            table.add_row(shape, *measured.cells())
+            table.add_row(str(shape), *measured.cells())
             if abs(measured.predicted_gets / measured.gets - 1) > _OFF:
-                wrong.append(shape)
+                wrong.append(str(shape))
     if wrong:
         table.caption = f"predicted wrongly: {', '.join(wrong)}"
     return table
@@ -110,7 +134,7 @@ class _Measured:
         yield from (f"{seconds:.2f}", f"{self.took_s:.2f}", f"{seconds / self.took_s:.2f}")
 
 
-def _measured(spark: SparkSession, df: DataFrame, subpartitions: int) -> _Measured:
+def _measured(spark: SparkSession, df: DataFrame, shape: Shape) -> _Measured:
     predictions: list[Prediction] = []
 
     def noting(made: Any) -> Any:
@@ -124,7 +148,10 @@ def _measured(spark: SparkSession, df: DataFrame, subpartitions: int) -> _Measur
         patch.setattr(exchange, "choose", noting(choose))
         patch.setattr(exchange, "predict", noting(predict))
         known = {result.result for result in hg.results()}
-        consume(hg.repartition(df, subpartitions, "k"))
+        if shape.spread == "sorted":
+            consume(hg.offload(df.repartitionByRange(shape.subpartitions, "k")))
+        else:
+            consume(hg.repartition(df, shape.subpartitions, "k"))
         return _from_log(hg, predictions[-1], known)
 
 
@@ -140,6 +167,19 @@ def _from_log(hg: Headgate, prediction: Prediction, known: set[ResultId]) -> _Me
                 read_ms = max(read_ms, event.time_ms)
                 gets += consumed.requests
     return _Measured(prediction, gets, (read_ms - mapped_ms) / 1000, first.stored_bytes)
+
+
+def _of(spark: SparkSession, shape: Shape) -> DataFrame:
+    """Return the rows of a shape."""
+    row_bytes = 8 * shape.columns or _ROW_BYTES
+    count = shape.megabytes * 1_000_000 // row_bytes
+    key = SPREADS[shape.spread]
+    if not shape.columns:
+        return _rows(spark, count, shape.partitions, key)
+    numbers = spark.range(0, count, 1, shape.partitions).withColumn("k", F.expr(key))
+    return numbers.select(
+        "k", *(F.expr(f"hash(id, {at}) / 7D c{at}") for at in range(shape.columns - 1))
+    )
 
 
 def _rows(spark: SparkSession, count: int, partitions: int, key: str = _KEY) -> DataFrame:
