@@ -42,12 +42,12 @@ from headgate.storage.format.manifest_shards import firsts, store_manifest
 from headgate.storage.format.segment import Longs, SegmentIndex, inline_bytes
 from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import plan
+from headgate.storage.reading.slices import Slices
 from headgate.storage.reading.stretches import StretchReader
 from headgate.storage.reading.ways import (
     DIRECT,
     ExchangeSize,
     Readers,
-    Slices,
     Way,
     choose,
     predict,

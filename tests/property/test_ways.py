@@ -21,11 +21,11 @@ from headgate.storage.format.manifest_shards import firsts
 from headgate.storage.format.segment import Longs, SegmentIndex, beyond_events, inline_bytes
 from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import plan
+from headgate.storage.reading.slices import Slices
 from headgate.storage.reading.ways import (
     DIRECT,
     ExchangeSize,
     Readers,
-    Slices,
     Way,
     choose,
     most_requests,

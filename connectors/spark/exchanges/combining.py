@@ -19,7 +19,8 @@ from ....control.model.state import ResultState
 from ....storage.format.manifest import announced_segments
 from ....storage.format.segment import Longs, SegmentIndex
 from ....storage.limits import Limits
-from ....storage.reading.ways import ExchangeSize, Readers, Slices, Way, shares_of
+from ....storage.reading.slices import Slices
+from ....storage.reading.ways import ExchangeSize, Readers, Way, shares_of
 from ..tasks.exchange_tasks import Part
 from .rerun import MapStage
 
