@@ -11,7 +11,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
 
@@ -28,7 +28,7 @@ Get: TypeAlias = Callable[[bool], memoryview | None]
 class _Request:
     number: int
     get: Get
-    answer: Future[memoryview] = field(default_factory=Future)
+    answer: Future[memoryview]
     patience: Deadline | None = None
     """The end of the wait for another process; None if none was needed yet."""
     again_s: float = 0.0
@@ -39,6 +39,8 @@ class RangeRequests:
     def __init__(self, fetchers: Executor, clock: Clock = SYSTEM_CLOCK) -> None:
         self._fetchers = fetchers
         self._clock = clock
+        # an executor without threads of its own makes the futures that its callers wait for
+        self._future: Callable[[], Future[memoryview]] = getattr(fetchers, "future", Future)
         self._lock = Lock()
         self._new: deque[_Request] = deque()
         self._busy: list[_Request] = []
@@ -54,7 +56,7 @@ class RangeRequests:
         """
         with self._lock:
             self._numbers += 1
-            request = _Request(self._numbers, get)
+            request = _Request(self._numbers, get, self._future())
             self._new.append(request)
         self._fetchers.submit(self._settle)
         return request.answer
