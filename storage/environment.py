@@ -57,8 +57,8 @@ class ObjectStoreEnvironment:
         self._shard: tuple[str, Manifest] | None = None
         fetchers = runtime.pool(limits.fetch_parallel, "headgate-get")
         shared = None
-        if runtime.folder is not None and limits.shared_bytes:
-            shared = SharedRanges(store, runtime.folder, limits.shared_bytes)
+        if runtime.folders and limits.shared_bytes:
+            shared = SharedRanges(store, runtime.folders, limits.shared_bytes)
         self._range_cache = RangeCache(store, limits.cache_bytes, fetchers, shared, runtime.clock)
         self._view = JobView(log, job)
         self._channels: WeakSet[Channels] = WeakSet()

@@ -33,8 +33,8 @@ class Runtime:
     clock: Clock = SYSTEM_CLOCK
     pool: Pool = threads
     """Makes an executor that runs so many calls at the same time, under a name."""
-    folder: Path | None = None
-    """A folder that this process shares with others of its host, and that goes with them."""
+    folders: tuple[Path, ...] = ()
+    """Folders that this process shares with others of its host, and that go with them."""
 
     def deadline(self) -> Deadline:
         """Return the deadline of a wait that begins now."""

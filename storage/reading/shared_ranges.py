@@ -1,8 +1,8 @@
-"""Ranges that the processes of one executor share: files in a folder that goes with the executor.
+"""Ranges that the processes of one executor share: files in folders that go with the executor.
 
 Guarantees: of the processes that want a range at the same time, one requests it. A file is whole or
 absent. The lock of a process that dies is free, and nobody asks often for that of a stopped one.
-A folder that cannot be used costs requests only.
+A folder that cannot be used, or is full, costs requests only, and that only if there is no other.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import xxhash
 
+from ..local_file import by_room
 from ..stores.port import BlobStore, ByteRange
 
 _LOCKS = 256
@@ -25,9 +26,9 @@ _LOOKS = 8  # a process looks how full the folder is when it has written this pa
 
 
 class SharedRanges:
-    def __init__(self, store: BlobStore, folder: Path, bytes_max: int) -> None:
+    def __init__(self, store: BlobStore, folders: Sequence[Path], bytes_max: int) -> None:
         self._store = store
-        self._folder = folder
+        self._folders = folders
         self._bytes_max = bytes_max
         self._new_bytes = bytes_max
         self._lock = threading.Lock()
@@ -36,35 +37,38 @@ class SharedRanges:
     def get(self, name: str, span: ByteRange, is_patient: bool) -> tuple[memoryview | None, bool]:
         """Return a range's bytes, and whether they were requested from the store. The bytes are
         None while another process requests them, unless the caller `is_patient` no longer."""
-        path = self._path(name, span)
-        if (body := _read(path, span.length)) is not None:
+        key = _key(name, span)
+        if (body := self._read(key, span.length)) is not None:
             return body, False
-        with self._locking(path, is_patient) as may_request:
-            if (body := _read(path, span.length)) is not None or not may_request:
+        with self._locking(key, is_patient) as may_request:
+            if (body := self._read(key, span.length)) is not None or not may_request:
                 return body, False
             body = self._store.get(name, span)
             with suppress(OSError):
-                self._keep(path, body)
+                self._keep(key, body)
             return body, True
 
     def forget(self, name: str, span: ByteRange) -> None:
         """Drop a range whose bytes are wrong."""
-        with suppress(OSError):
-            self._path(name, span).unlink()
+        for folder in self._folders:
+            with suppress(OSError):
+                Path(folder, _key(name, span)).unlink()
 
-    def _path(self, name: str, span: ByteRange) -> Path:
-        key = f"{name} {span.start} {span.length}"
-        return self._folder / xxhash.xxh3_128_hexdigest(key.encode())
+    def _read(self, key: str, length: int) -> memoryview | None:
+        """Return the bytes of a file; None if no folder has one of that length."""
+        for folder in self._folders:
+            with suppress(OSError):
+                body = Path(folder, key).read_bytes()
+                if len(body) == length:
+                    return memoryview(body)
+        return None
 
     @contextmanager
-    def _locking(self, path: Path, is_patient: bool) -> Iterator[bool]:
+    def _locking(self, key: str, is_patient: bool) -> Iterator[bool]:
         """Lock a range together with few others. Yield False if another process has locked them,
         and may still be waited for."""
-        lock = f"{_LOCK_PREFIX}{int(path.name, 16) % _LOCKS}"
-        try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            file = os.open(self._folder / lock, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError:
+        lock = f"{_LOCK_PREFIX}{int(key, 16) % _LOCKS}"
+        if (file := self._opened(lock)) is None:
             yield True
             return
         try:
@@ -73,6 +77,14 @@ class SharedRanges:
             with suppress(OSError):  # a child of this process may have the file, too
                 fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
+
+    def _opened(self, lock: str) -> int | None:
+        """Open a lock in the first folder that takes it."""
+        for folder in self._folders:
+            with suppress(OSError):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                return os.open(folder / lock, os.O_RDWR | os.O_CREAT, 0o600)
+        return None
 
     def _is_ours(self, file: int, lock: str, is_patient: bool) -> bool:
         """Return True if the lock is free, or if there is nothing to wait for: its holder has
@@ -88,14 +100,14 @@ class SharedRanges:
         self._stuck.discard(lock)
         return True
 
-    def _keep(self, path: Path, body: memoryview) -> None:
-        new = path.with_name(f"{path.name}-{os.getpid()}-{threading.get_ident()}{_NEW_SUFFIX}")
-        try:
-            new.write_bytes(body)
-            new.rename(path)
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
+    def _keep(self, key: str, body: memoryview) -> None:
+        """Write the bytes into the first folder that has room."""
+        for folder in by_room(self._folders, len(body)):
+            with suppress(OSError):
+                _write(folder / key, body)
+                break
+        else:
+            return
         with self._lock:
             self._new_bytes += len(body)
             if crowded := self._new_bytes > self._bytes_max // _LOOKS:
@@ -106,10 +118,11 @@ class SharedRanges:
     def _drop_oldest(self) -> None:
         """Delete old files until the others are few enough. Others may do the same."""
         files = []
-        for entry in os.scandir(self._folder):
-            with suppress(FileNotFoundError):
-                if not entry.name.startswith(_LOCK_PREFIX):
-                    files.append((entry.stat().st_mtime_ns, entry.stat().st_size, entry.path))
+        for folder in filter(Path.exists, self._folders):
+            for entry in os.scandir(folder):
+                with suppress(FileNotFoundError):
+                    if not entry.name.startswith(_LOCK_PREFIX):
+                        files.append((entry.stat().st_mtime_ns, entry.stat().st_size, entry.path))
         files.sort()
         left_bytes = sum(size_bytes for _, size_bytes, _ in files)
         for _, size_bytes, path in files[:-1]:
@@ -120,10 +133,17 @@ class SharedRanges:
             left_bytes -= size_bytes
 
 
-def _read(path: Path, length: int) -> memoryview | None:
-    """Return the bytes of a file; None if there is no such file of that length."""
+def _key(name: str, span: ByteRange) -> str:
+    return xxhash.xxh3_128_hexdigest(f"{name} {span.start} {span.length}".encode())
+
+
+def _write(path: Path, body: memoryview) -> None:
+    """Write a file that is whole or absent."""
+    new = path.with_name(f"{path.name}-{os.getpid()}-{threading.get_ident()}{_NEW_SUFFIX}")
     try:
-        body = path.read_bytes()
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        new.write_bytes(body)
+        new.rename(path)
     except OSError:
-        return None
-    return memoryview(body) if len(body) == length else None
+        new.unlink(missing_ok=True)
+        raise

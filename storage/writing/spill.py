@@ -1,4 +1,4 @@
-"""The segments of a partition, in memory and then in a local file, until all rows are there or the
+"""The segments of a partition, in memory and then in local files, until all rows are there or the
 object would have too many slices. They become one object, and more for what is hot: readers hold a
 slice as a whole, so none is much larger than a segment."""
 
@@ -8,9 +8,8 @@ import logging
 import mmap
 import os
 import resource
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from math import inf
@@ -22,7 +21,9 @@ import pyarrow as pa
 
 from ...control.ids import AttemptId
 from ..format.segment import COUNT_MAX, Longs, SegmentIndex
+from ..local_file import LocalFile
 from ..runtime import JobClients
+from ..stores.port import Bytes
 from .encoding import Segment
 from .merging import Bools, SegmentPart, SpillSegment, merge
 
@@ -31,27 +32,26 @@ SLICES_MAX = 1_000_000  # of an object, empty ones too: the footer has 24 bytes 
 
 
 class Spill:
-    """Holds the segments that become one object: few in memory, more in a file without a name,
-    which goes with the process."""
+    """Holds the segments that become one object: few in memory, more in files without a name, which
+    go with the process."""
 
-    def __init__(self, folder: Path, slice_bytes: int) -> None:
-        self._folder = folder
+    def __init__(self, folders: Sequence[Path], slice_bytes: int) -> None:
+        self._folders = folders
         self._slice_bytes = slice_bytes
-        self._opened = ExitStack()
-        self._file: BinaryIO | None = None
+        self._file = LocalFile(folders)
         self._in_memory: list[bytes] = []
-        self._ends = [0]
+        self._in_files: list[_FilePart] = []
         self._indexes: list[SegmentIndex] = []
 
     @classmethod
     def of(cls, clients: JobClients) -> Spill | None:
-        """Return a spill in the folder of this process. Return None if the process should write no
+        """Return a spill in the folders of this process. Return None if the process should write no
         files, or may not map them because its address space is limited."""
         limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-        folder, limits = clients.runtime.folder, clients.limits
-        if folder is None or limited or not limits.files:
+        folders, limits = clients.runtime.folders, clients.limits
+        if not folders or limited or not limits.files:
             return None
-        return cls(folder, limits.segment_bytes)
+        return cls(folders, limits.segment_bytes)
 
     @property
     def is_empty(self) -> bool:
@@ -65,29 +65,28 @@ class Spill:
 
     def hold(self, segment: Segment) -> bool:
         """Hold a segment. Return False if there is no room for it."""
-        end = self._ends[-1] + len(segment.body)
-        if self._file is None and end <= self._slice_bytes:
+        in_memory_bytes = sum(map(len, self._in_memory)) + len(segment.body)
+        if not self._in_files and in_memory_bytes <= self._slice_bytes:
             self._in_memory.append(bytes(segment.body))  # the room of its body is larger
         elif not self._hold_in_file(segment):
             return False
-        self._ends.append(end)
         self._indexes.append(segment.index)
         return True
 
     def _hold_in_file(self, segment: Segment) -> bool:
         try:
-            if self._file is None:
-                self._folder.mkdir(mode=0o700, exist_ok=True)
-                file = self._opened.enter_context(self._unnamed())
-                file.writelines(self._in_memory)
-                file.flush()
-                self._file, self._in_memory = file, []
-            self._file.write(segment.body)
-            self._file.flush()
+            if self._in_memory:
+                self._in_files = [self._written(body) for body in self._in_memory]
+                self._in_memory = []
+            self._in_files.append(self._written(segment.body))
         except OSError as exc:
-            _LOG.warning("a segment cannot wait in %s, and is stored: %s", self._folder, exc)
+            _LOG.warning("a segment cannot wait in a file, and is stored: %s", exc)
             return False
         return True
+
+    def _written(self, body: Bytes) -> _FilePart:
+        file, end = self._file.write(len(body), partial(_append, body))
+        return _FilePart(file, end - len(body), end)
 
     def take(self, schema: pa.Schema, attempt: AttemptId, rows_wait: bool) -> Iterator[Segment]:
         """Yield the segments as one, then what is hot in it as others, and end. The first is merged
@@ -103,7 +102,7 @@ class Spill:
             try:
                 first = self._merged(schema, attempt, numbers == 0, in_memory_bytes)
             except OSError as exc:
-                _LOG.warning("segments in %s are not merged: %s", self._folder, exc)
+                _LOG.warning("segments are not merged, and are stored: %s", exc)
                 yield from self._apart()
                 return
             yield first
@@ -114,12 +113,8 @@ class Spill:
             self.close()
 
     def close(self) -> None:
-        """Drop the file."""
-        with suppress(OSError):  # it may have bytes for which there was no room
-            self._opened.close()
-
-    def _unnamed(self) -> BinaryIO:
-        return tempfile.TemporaryFile(dir=self._folder)
+        """Drop the files."""
+        self._file.close()
 
     def _merged(
         self, schema: pa.Schema, attempt: AttemptId, wanted: Bools, in_memory_bytes: float
@@ -131,21 +126,21 @@ class Spill:
             room = BytesIO()
             index = merge(room, segments, schema, attempt)
             return Segment(room.getbuffer(), index)
-        with self._unnamed() as file:
-            index = merge(file, segments, schema, attempt)
+        with LocalFile(self._folders) as files:
+            file, index = files.write(
+                sum(segment.size_bytes for segment in segments),
+                lambda file: merge(file, segments, schema, attempt),
+            )
             return Segment(_mapped(file), index)
 
     def _waiting(self) -> list[SegmentPart]:
-        if self._file is None:
-            return [memoryview(body) for body in self._in_memory]
-        return [_FilePart(self._file, start, end) for start, end in pairwise(self._ends)]
+        return [*self._in_files, *(memoryview(body) for body in self._in_memory)]
 
     def _apart(self) -> list[Segment]:
         """Return the segments as they are."""
-        bodies = [memoryview(body) for body in self._in_memory]
-        if self._file is not None:
-            whole = _mapped(self._file)
-            bodies = [whole[start:end] for start, end in pairwise(self._ends)]
+        mapped = {part.file: _mapped(part.file) for part in self._in_files}
+        bodies = [mapped[part.file][part.place.start : part.place.stop] for part in self._in_files]
+        bodies += [memoryview(body) for body in self._in_memory]
         return list(map(Segment, bodies, self._indexes))
 
 
@@ -187,12 +182,18 @@ class _FilePart:
     as memory, all of them for a small slice of each segment."""
 
     def __init__(self, file: BinaryIO, start: int, end: int) -> None:
-        self._file = file.fileno()
-        self._place = range(start, end)
+        self.file = file
+        self.place = range(start, end)
 
     def __getitem__(self, place: slice) -> memoryview:
-        wanted = self._place[place]
-        return memoryview(os.pread(self._file, len(wanted), wanted.start))
+        wanted = self.place[place]
+        return memoryview(os.pread(self.file.fileno(), len(wanted), wanted.start))
+
+
+def _append(body: Bytes, file: BinaryIO) -> int:
+    """Write bytes, and return where they end."""
+    file.write(body)
+    return file.tell()
 
 
 def _mapped(file: BinaryIO) -> memoryview:

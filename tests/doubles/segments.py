@@ -234,13 +234,20 @@ def attempt_of(partition: int) -> AttemptId:
 
 @contextmanager
 def exchange(
-    schema: pa.Schema, all_parts: list[Part], subpartitions: int, codec: str, limits: Limits
+    schema: pa.Schema,
+    all_parts: list[Part],
+    subpartitions: int,
+    codec: str,
+    limits: Limits,
+    folders: int = 1,
 ) -> Iterator[Written]:
-    """Write a result with one attempt per partition, and yield it."""
+    """Write a result with one attempt per partition, and yield it. The process that writes it has
+    so many local folders."""
     objects: Objects = {}
     store = MemoryBlobStore(objects)
     with ExitStack() as opening:
-        runtime = Runtime(folder=Path(opening.enter_context(TemporaryDirectory())))
+        local = tuple(Path(opening.enter_context(TemporaryDirectory())) for _ in range(folders))
+        runtime = Runtime(folders=local)
         environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits, runtime)
         opening.callback(environment.close)
         descriptor = ShuffleDescriptor(JOB, RESULT, len(all_parts), subpartitions, 1)

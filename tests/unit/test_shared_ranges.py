@@ -76,7 +76,7 @@ def test_processes_share_a_request(store: Store, tmp_path: Path) -> None:
     store.may_answer.clear()
     with ThreadPoolExecutor(8) as pool:
         asked = [
-            pool.submit(get, SharedRanges(store, tmp_path, 1_000), ByteRange(3, 4))
+            pool.submit(get, SharedRanges(store, [tmp_path], 1_000), ByteRange(3, 4))
             for _ in range(8)
         ]
         store.may_answer.set()
@@ -87,7 +87,7 @@ def test_processes_share_a_request(store: Store, tmp_path: Path) -> None:
 
 def test_only_shared_ranges_are_in_the_folder(store: Store, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        caches = [RangeCache(store, 100, pool, SharedRanges(store, tmp_path, 99)) for _ in (1, 2)]
+        caches = [RangeCache(store, 100, pool, SharedRanges(store, [tmp_path], 99)) for _ in (1, 2)]
         for cache in caches:
             assert bytes(cache.fetch(NAME, ByteRange(0, 2)).result(5.0)) == bytes([0, 1])
             assert bytes(cache.fetch(NAME, ByteRange(5, 2), shared=True).result(5.0)) == b"\5\6"
@@ -98,7 +98,7 @@ def test_only_shared_ranges_are_in_the_folder(store: Store, tmp_path: Path) -> N
 def test_wrong_bytes_are_requested_again(store: Store, tmp_path: Path) -> None:
     """A file whose bytes have changed is dropped by the reader that finds it; a file that was cut
     off is never read."""
-    shared, span = SharedRanges(store, tmp_path, 1_000), ByteRange(3, 4)
+    shared, span = SharedRanges(store, [tmp_path], 1_000), ByteRange(3, 4)
     get(shared, span)
     (path,) = (entry for entry in tmp_path.iterdir() if not entry.name.startswith("lock-"))
     path.write_bytes(b"cut")
@@ -112,7 +112,7 @@ def test_wrong_bytes_are_requested_again(store: Store, tmp_path: Path) -> None:
 
 
 def test_the_oldest_ranges_go(store: Store, tmp_path: Path) -> None:
-    shared = SharedRanges(store, tmp_path, 20)
+    shared = SharedRanges(store, [tmp_path], 20)
     for at in range(10):
         get(shared, ByteRange(at, 8))
     kept = [entry for entry in tmp_path.iterdir() if not entry.name.startswith("lock-")]
@@ -121,7 +121,7 @@ def test_the_oldest_ranges_go(store: Store, tmp_path: Path) -> None:
 
 
 def test_an_object_that_is_gone_is_lost(store: Store, tmp_path: Path) -> None:
-    shared = SharedRanges(store, tmp_path, 20)
+    shared = SharedRanges(store, [tmp_path], 20)
     for _ in range(2):
         with pytest.raises(Lost):
             get(shared, ByteRange(0, 1), name="nothing")
@@ -136,10 +136,36 @@ def test_a_folder_that_cannot_be_used_costs_requests_only(
         folder.touch()
     else:
         monkeypatch.setattr(Path, "write_bytes", _refused)
-    shared = SharedRanges(store, folder, 20)
+    shared = SharedRanges(store, [folder], 20)
     assert [bytes(get(shared, ByteRange(1, 1))[0]) for _ in range(2)] == [b"\1", b"\1"]
     assert store.asked == 2
     assert not folder.is_dir() or all(e.name.startswith("lock-") for e in folder.iterdir())
+
+
+def test_ranges_go_into_another_folder_when_one_is_full(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes look into all folders, and go on to request each range once."""
+    folders, write = [tmp_path / "a", tmp_path / "b"], Path.write_bytes
+
+    def limited(path: Path, body: memoryview) -> int:
+        if path.parent == folders[0] and store.asked > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, body)
+
+    monkeypatch.setattr(Path, "write_bytes", limited)
+    for _ in range(2):
+        shared = SharedRanges(store, folders, 8)
+        assert [bytes([at]) for at in range(4)] == [
+            bytes(get(shared, ByteRange(at, 1))[0]) for at in range(4)
+        ]
+    assert store.asked == 4
+    for at in range(10, 30):
+        get(shared, ByteRange(at, 1))
+    kept = [path for path in tmp_path.glob("*/*") if not path.name.startswith("lock-")]
+    assert 8 <= len(kept) <= 9
+    shared.forget(NAME, ByteRange(29, 1))
+    assert get(shared, ByteRange(29, 1))[1]
 
 
 def _refused(*_: object) -> int:
@@ -169,7 +195,7 @@ def test_the_lock_of_a_process_that_died_is_free(
     store: Store, tmp_path: Path, holder: subprocess.Popen[bytes]
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(get, SharedRanges(store, tmp_path, 20), ByteRange(1, 1))
+        asked = pool.submit(get, SharedRanges(store, [tmp_path], 20), ByteRange(1, 1))
         assert not asked.done()
         holder.kill()
         assert bytes(asked.result(5.0)[0]) == b"\1"
@@ -181,7 +207,7 @@ def test_a_thread_requests_other_ranges_while_a_process_is_waited_for(
 ) -> None:
     """A close ends the wait, too."""
     with ThreadPoolExecutor(1) as pool:
-        cache = RangeCache(store, 100, pool, SharedRanges(store, tmp_path, 99))
+        cache = RangeCache(store, 100, pool, SharedRanges(store, [tmp_path], 99))
         waits = cache.fetch(NAME, ByteRange(0, 2), shared=True)
         assert bytes(cache.fetch(NAME, ByteRange(5, 2)).result(5.0)) == b"\5\6"
         assert not waits.done()
@@ -194,7 +220,7 @@ def test_a_thread_requests_other_ranges_while_a_process_is_waited_for(
 @pytest.mark.usefixtures("holder")
 def test_nobody_waits_for_a_process_that_is_stopped(store: Store, tmp_path: Path) -> None:
     clock = PatientClock()
-    shared = SharedRanges(store, tmp_path, 20)
+    shared = SharedRanges(store, [tmp_path], 20)
     assert bytes(get(shared, ByteRange(1, 1), clock)[0]) == b"\1"
     assert 0 < clock.monotonic_s() < 60
 
@@ -204,7 +230,7 @@ def test_a_holder_that_was_only_slow_is_waited_for_again(
 ) -> None:
     """A store that asks for fewer requests may keep the holder of a lock for long. Afterwards the
     processes lock what they request again."""
-    shared, span = SharedRanges(store, tmp_path, 1_000), ByteRange(1, 1)
+    shared, span = SharedRanges(store, [tmp_path], 1_000), ByteRange(1, 1)
     for _ in range(2):
         get(shared, span, PatientClock())
         shared.forget(NAME, span)
@@ -238,7 +264,7 @@ def test_a_file_system_without_locks_costs_requests_only(
 
     monkeypatch.setattr(fcntl, "flock", refused)
     clock = PatientClock()
-    shared = SharedRanges(store, tmp_path, 100)
+    shared = SharedRanges(store, [tmp_path], 100)
     for at in range(100):
         assert bytes(get(shared, ByteRange(at, 1), clock)[0]) == bytes([at])
     assert clock.monotonic_s() < 1
@@ -246,7 +272,7 @@ def test_a_file_system_without_locks_costs_requests_only(
 
 def test_a_folder_that_was_deleted_stays_deleted(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "executor" / "ranges"
-    shared = SharedRanges(store, folder, 100)
+    shared = SharedRanges(store, [folder], 100)
     assert bytes(get(shared, ByteRange(1, 1))[0]) == b"\1"
     assert not folder.parent.exists()
 
@@ -288,7 +314,7 @@ def read_by(workers: int, written: Written, folder: Path) -> tuple[StoreInRounds
     rows: list[list[int]] = [[] for _ in range(workers)]
 
     def read(at: int) -> None:
-        runtime = Runtime(folder=folder)
+        runtime = Runtime(folders=(folder,))
         shuffle = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits, runtime)
         gate = shuffle.create_input_gate(InputGateDeployment(manifest, written.schema, at, 1, at))
         for batch in gate:

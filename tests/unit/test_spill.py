@@ -35,6 +35,7 @@ from headgate.storage.stores.s3.multipart import MultipartUploads
 from headgate.storage.stores.s3.settings import MultipartSettings
 from headgate.storage.writing import encoding, merging, spill
 
+from ..doubles.full_folders import fill_up
 from ..doubles.segments import LAYOUT, Part, Written, attempt_of, exchange
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
@@ -238,6 +239,17 @@ def test_a_disk_that_fills_costs_requests_only(segments: float) -> None:
             check(written, targets, subpartition)
 
 
+@pytest.mark.parametrize("segments", [0.5, 1, 3.3])
+def test_segments_go_on_in_another_folder(segments: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that fills while segments wait there costs nothing if there is another one."""
+    fill_up(monkeypatch, int(segments * LIMITS.segment_bytes), 1 << 40)
+    parts = [part(np.arange(MANY) % 70)]
+    with exchange(SCHEMA, parts, 70, "none", LIMITS, folders=2) as written:
+        assert 1 == len(written.state.produced(0).segments)
+        for subpartition in (0, 42, 69):
+            check(written, parts[0].targets, subpartition)
+
+
 def test_a_disk_that_fills_between_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further objects need no room on the disk: the rows of the first one are stored already."""
     files, opened = tempfile.TemporaryFile, count(1)
@@ -390,6 +402,5 @@ def test_nothing_is_left_in_the_folder() -> None:
     """Files have no names, so they go with their process, however it ends."""
     with exchange(SCHEMA, [part(np.zeros(MANY, np.int64))], 1, "none", LIMITS) as written:
         assert LAYOUT.segment(attempt_of(0), 0) in written.objects
-        folder = written.environment._clients.runtime.folder
-        assert folder is not None
+        (folder,) = written.environment._clients.runtime.folders
         assert list(folder.iterdir()) == []

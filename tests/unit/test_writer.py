@@ -45,13 +45,15 @@ class SilentLog(MemoryEventLog):
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 8 * ROWS], ids=["last", "each batch"])
-@pytest.mark.parametrize("folder", [lambda path: None, lambda path: path], ids=["memory", "files"])
+@pytest.mark.parametrize(
+    "folders", [lambda path: (), lambda path: (path,)], ids=["memory", "files"]
+)
 def test_nothing_is_put_before_the_start_is_confirmed(
-    tmp_path: Path, segment_bytes: int, folder: Callable[[Path], Path | None]
+    tmp_path: Path, segment_bytes: int, folders: Callable[[Path], tuple[Path, ...]]
 ) -> None:
     """No segment is put, in whatever thread, while the log may not have the start of its attempt:
     such an object would be found by no clean-up."""
-    store, runtime = MemoryBlobStore({}), Runtime(folder=folder(tmp_path))
+    store, runtime = MemoryBlobStore({}), Runtime(folders=folders(tmp_path))
     limits = Limits(segment_bytes=segment_bytes)
     environment = ObjectStoreEnvironment(JOB, SilentLog(), store, "root", limits, runtime=runtime)
     deployment = ResultPartitionDeployment(attempt_of(0), 1, SCHEMA, "none")
@@ -72,12 +74,14 @@ def test_nothing_is_put_before_the_start_is_confirmed(
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 8 * ROWS], ids=["last", "each batch"])
-@pytest.mark.parametrize("folder", [lambda path: None, lambda path: path], ids=["memory", "files"])
+@pytest.mark.parametrize(
+    "folders", [lambda path: (), lambda path: (path,)], ids=["memory", "files"]
+)
 def test_bytes_are_stated_as_they_were_before_compression(
-    tmp_path: Path, segment_bytes: int, folder: Callable[[Path], Path | None]
+    tmp_path: Path, segment_bytes: int, folders: Callable[[Path], tuple[Path, ...]]
 ) -> None:
     """A partition states the bytes of its rows without compression, in any number of segments."""
-    store, runtime = MemoryBlobStore({}), Runtime(folder=folder(tmp_path))
+    store, runtime = MemoryBlobStore({}), Runtime(folders=folders(tmp_path))
     limits = Limits(segment_bytes=segment_bytes)
     environment = ObjectStoreEnvironment(
         JOB, MemoryEventLog(), store, "root", limits, runtime=runtime

@@ -27,7 +27,7 @@ from ....storage.stores.open_store import open_store
 from ....storage.stores.port import BlobStore
 from ....storage.stores.rooted import Root, RootedStore
 from .exchange_tasks import WorkerSettings
-from .local_folder import local_folder
+from .local_folders import local_folders
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()
 _ENVIRONMENTS_MAX = 4
@@ -47,7 +47,7 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
             settings.limits,
             settings.store,
         )
-        runtime = Runtime(settings.wait_s, folder=_shared_folder(settings))
+        runtime = Runtime(settings.wait_s, folders=_shared_folders(settings))
         context = ShuffleEnvironmentContext(settings.job, runtime)
         shuffle = _ENVIRONMENTS[settings.key] = factory.create_shuffle_environment(context)
         if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:
@@ -64,11 +64,10 @@ def open_rooted(settings: WorkerSettings) -> tuple[BlobStore, str]:
     return RootedStore(store, Root(settings.store, prefix, settings.markers, settings.key)), root
 
 
-def _shared_folder(settings: WorkerSettings) -> Path | None:
-    """Return the folder that the workers of this executor share for one store."""
-    folder = local_folder()
+def _shared_folders(settings: WorkerSettings) -> tuple[Path, ...]:
+    """Return the folders that the workers of this executor share for one store."""
     named = f"headgate-{xxhash.xxh3_64_hexdigest(settings.store.encode())}"
-    return Path(folder, named) if folder is not None else None
+    return tuple(folder / named for folder in local_folders())
 
 
 def keep_memory() -> None:

@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -17,8 +19,9 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from .....control.errors import Invalid
+from .....storage.local_file import LocalFile
 from .....storage.writing.encoding import cut
-from ..local_folder import local_folder
+from ..local_folders import local_folders
 from .key_order import Longs, as_one, groups, indices
 
 _PIECE_BYTES = 1 << 20
@@ -124,19 +127,24 @@ def _written(
     sides: Sequence[Side], batches_by_side: list[list[pa.RecordBatch]], files: ExitStack
 ) -> Iterator[_Run]:
     """Write the batches of each side to a file, sorted by group. The file has no name and goes with
-    its process."""
+    its process. It is in another folder if there is no room for it in the first one."""
     for at, side in enumerate(sides):
         if not batches_by_side[at]:
             continue
-        rows = _emptied(batches_by_side[at], side)
-        order, _ = groups([as_one(rows.column(key)) for key in side.keys], len(rows))
-        folder = local_folder(rows.nbytes)
-        file: IO[bytes] = files.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
-        with ipc.new_stream(file, side.schema) as stream:
-            for batch in _taken([rows], order).to_batches():
-                for piece in cut(batch, _PIECE_BYTES):
-                    stream.write_batch(piece)
+        unsorted = [_emptied(batches_by_side[at], side)]
+        keys = [as_one(unsorted[0].column(key)) for key in side.keys]
+        order, _ = groups(keys, len(unsorted[0]))
+        rows = _taken(unsorted, order)
+        local = files.enter_context(LocalFile(local_folders() or [Path(tempfile.gettempdir())]))
+        file, _ = local.write(rows.nbytes, partial(_write, rows))
         yield _Run(at, side.schema.empty_table(), _read(file), False)
+
+
+def _write(rows: pa.Table, file: IO[bytes]) -> None:
+    with ipc.new_stream(file, rows.schema) as stream:
+        for batch in rows.to_batches():
+            for piece in cut(batch, _PIECE_BYTES):
+                stream.write_batch(piece)
 
 
 def _read(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
