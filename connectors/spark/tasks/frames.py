@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
 import struct
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,6 +13,7 @@ import pyarrow.ipc as ipc
 from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int, write_int
 
 from ....control.errors import Corrupt
+from .shipping import is_left, lead_nowhere
 
 LONG_DIGITS = 18
 """Decimals of so many digits, or of fewer, are small: Spark's rows hold each in a long."""
@@ -98,31 +97,18 @@ class RunFrames(Frames):
 
 
 class _ToTheJvm(NoOpSerializer):
-    """Writes what a task gives to the JVM, which may have ended the task before: it has rows enough
-    for a limit, or somebody has ended its job. What is still to be written then goes nowhere, as
-    PySpark's daemon would print a traceback of it for each such task."""
+    """Writes what a task gives to the JVM, which may have left before. A socket of TCP says so
+    without a signal if rows were not read."""
 
     def dump_stream(self, iterator: Iterable[Any], stream: Any) -> None:
         try:
             super().dump_stream(iterator, stream)  # type: ignore[no-untyped-call]
             stream.flush()
         except ConnectionError:
-            _lead_nowhere(stream)
+            lead_nowhere(stream)
             raise
-        if _is_left(stream):
-            _lead_nowhere(stream)
-
-
-def _is_left(stream: Any) -> bool:
-    """Return True if nobody reads a stream any more."""
-    ends = select.poll()
-    ends.register(stream, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
-    return bool(ends.poll(0))
-
-
-def _lead_nowhere(stream: Any) -> None:
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
+        if is_left(stream):
+            lead_nowhere(stream)
 
 
 class Volumes(_ToTheJvm):
