@@ -201,7 +201,7 @@ def _hint_at_sockets(spark: SparkSession) -> None:
     version = version_of(spark.version)
     on = is_true(spark.sparkContext.getConf().get(SOCKETS))
     if not on and (version is None or version.sockets):
-        _LOG.warning(
+        _LOG.info(
             "%s is off: a Python task costs about 50 ms instead of 15; set it when the "
             "session is built",
             SOCKETS,

@@ -187,7 +187,7 @@ def _describe(
             raise Invalid(
                 f"the masters of a session need a broker: set {PREFIX}broker and {PREFIX}store"
             )
-        _LOG.warning("no broker is set: the embedded stack forgets everything when it is closed")
+        _LOG.info("no broker is set: the embedded stack forgets everything when it is closed")
         services = local()
         opening.callback(services.close)
         kafka = replace(kafka, bootstrap=services.bootstrap, embedded=True)
