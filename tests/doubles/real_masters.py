@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -44,9 +44,9 @@ class Context:
         """Do nothing: nothing is lost here."""
 
 
-@pytest.fixture
-def log() -> Iterator[KafkaEventLog]:
-    """Prepare a topic and a group for one test, and delete the topics afterwards."""
+@contextmanager
+def prepared_log() -> Iterator[KafkaEventLog]:
+    """Prepare topics and a group, and delete the topics afterwards."""
     state = stack.status()
     assert state is not None, "`make stack` starts it"
     prefix = f"test-masters-{os.urandom(4).hex()}"
@@ -57,6 +57,13 @@ def log() -> Iterator[KafkaEventLog]:
     admin = AdminClient({"bootstrap.servers": state.bootstrap})
     for deleted in admin.delete_topics([topic.name for topic in settings.topics]).values():
         deleted.result(LIMIT_S)
+
+
+@pytest.fixture
+def log() -> Iterator[KafkaEventLog]:
+    """Return a log for one test."""
+    with prepared_log() as log:
+        yield log
 
 
 def events_of(log: KafkaEventLog, job: JobId) -> list[Recorded]:

@@ -18,6 +18,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TREE = ROOT / ".venv" / "tree"
+"""The copy from which `make dist` builds."""
 PINS = re.findall(r"^[a-z0-9-]+==\S+", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
 README = (ROOT / "README.md").read_text()
 OF_THE_CHECKOUT = ("AWS_", "HEADGATE_", "JAVA_TOOL", "PYSPARK_", "PYTHON", "SPARK_", "VIRTUAL_ENV")
@@ -33,8 +35,8 @@ class CleanFolder:
         (path / "dist").symlink_to(ROOT / "dist")
         (path / "pins.txt").write_text("\n".join(PINS))
 
-    def run(self, command: str, venv: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the shell with the programs of an environment first."""
+    def start(self, command: str, venv: str, **more: str) -> subprocess.Popen[str]:
+        """Start a command of the shell with the programs of an environment first."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(OF_THE_CHECKOUT)}
         ours = {
             "PATH": f"{self.path / venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -43,7 +45,7 @@ class CleanFolder:
             "JAVA_TOOL_OPTIONS": QUICK_JAVA,
             "COLUMNS": "200",
         }
-        with subprocess.Popen(
+        return subprocess.Popen(
             ["bash", "-euc", command],
             cwd=self.path,
             env={**kept, **ours, **more},
@@ -51,7 +53,11 @@ class CleanFolder:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-        ) as running:
+        )
+
+    def run(self, command: str, venv: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the shell with the programs of an environment first."""
+        with self.start(command, venv, **more) as running:
             try:
                 out, err = running.communicate()
             except BaseException:  # a test that takes too long leaves no Spark behind

@@ -14,13 +14,11 @@ import pytest
 
 import headgate
 
-from .conftest import README, ROOT
+from .conftest import README, ROOT, TREE
 
 pytestmark = pytest.mark.package
 
 ROOMS = ("control", "storage", "connectors", "infra", "testing")
-TREE = ROOT / ".venv" / "tree"
-"""The copy from which `make dist` builds."""
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 NAME = f"headgate-{headgate.__version__}"
 LICENCE = f"{NAME}.dist-info/licenses/LICENSE"
