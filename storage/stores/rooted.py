@@ -12,7 +12,7 @@ many drivers looks for each job.
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, islice
@@ -89,6 +89,7 @@ class RootedStore:
         self._store = store
         self._root = root
         self._proven: set[tuple[int, str]] = set()
+        self._marked: set[tuple[int, str]] = set()
         self._may_vanish = urls_of(root.address)[0].lower().startswith("file:")
 
     @property
@@ -123,19 +124,15 @@ class RootedStore:
     def delete(self, names: Collection[str]) -> None:
         """Delete objects. Without names nothing of a prefix was found: prove every bucket then,
         because a listing of a root that is not there is empty, too."""
-        for place in sorted(set(map(self._place, names))) or self._places(self._root.prefix):
+        places = sorted(set(map(self._place, names))) or self._places(self._root.prefix)
+        for place in places:
             self._prove(*place)
         self._store.delete(names)
+        if self._may_vanish:  # it may have vanished before the deletion
+            self._check_gone(names, places)
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
-        """List objects. Where none of a part of a job is found, prove every bucket."""
-        is_empty = True
-        for stat in self._store.list(prefix):
-            is_empty = False
-            yield stat
-        if is_empty and (job := self._root.job_of(prefix)) != prefix:
-            for place in self._places(job):
-                self._prove(*place)
+        return self._store.list(prefix)
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
         return self._store.uploads(prefix)
@@ -149,6 +146,22 @@ class RootedStore:
 
     def _bucket(self, name: str) -> int:
         return bucket_of(name, self._root.buckets)
+
+    def _check_gone(self, names: Collection[str], places: Iterable[tuple[int, str]]) -> None:
+        """Check that a folder was there while objects were deleted. Nothing shows that of a job
+        without markers, or after the deletion of its markers.
+
+        Raises:
+            Unavailable, Invalid: it was not.
+        """
+        for bucket, job in places:
+            drivers = self._layout(job).drivers if job != self._root.prefix else ""
+            is_marked = bool(drivers) and not any(name.startswith(drivers) for name in names)
+            if is_marked and (bucket, job) in self._marked:
+                self._look(bucket, job)
+        for name in names:
+            if self._store.size_bytes(name) is not None:
+                raise Unavailable(f"object {name} was deleted, and {self._here} has it")
 
     def _place(self, name: str) -> tuple[int, str]:
         """Return the bucket of an object, and the prefix of its job."""
@@ -186,9 +199,12 @@ class RootedStore:
         if marked is None and not self._has_objects(bucket, job):
             error = Unavailable if self._root.markers else Invalid
             raise error(f"{self._here} has no object below {job or '/'}: {self._remedy(job)}")
-        if len(self._proven) >= _PROVEN_MAX:
-            self._proven.clear()
+        for known in (self._proven, self._marked):
+            if len(known) >= _PROVEN_MAX:
+                known.clear()
         self._proven.add((bucket, job))
+        if marked is not None:
+            self._marked.add((bucket, job))
 
     def _marker(self, bucket: int, job: str) -> str | None:
         """Return the content of this driver's marker, or that of a marker of the job."""

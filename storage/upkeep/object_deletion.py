@@ -22,9 +22,16 @@ class ObjectDeleter:
 
     def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
         layout = Layout(self._root, job)
-        known = result.production.attempts
-        gone = [name for a in attempts for name in self._names(layout, a, known[a])]
-        if result.fate.released is not None:
+        known, is_released = result.production.attempts, result.fate.released is not None
+        # The objects of the result are deleted, and perhaps the job is swept: an attempt that comes
+        # late may have stored nothing, and nothing is left that proves the root.
+        is_late = is_released and not result.production.accepted
+        gone = [
+            name
+            for attempt in attempts
+            for name in self._names(layout, attempt, None if is_late else known[attempt])
+        ]
+        if is_released and not is_late:
             registered, segments = result.registered, result.totals.written.segments
             for version in range(1, result.totals.completions + 1):
                 gone += manifest_shards.names(
@@ -47,8 +54,8 @@ class ObjectDeleter:
         return len(names)
 
     def _names(self, layout: Layout, attempt: AttemptId, produced: Produced | None) -> list[str]:
-        """Return the names of an attempt's objects. List them if the attempt never announced its
-        segments, which is rare."""
+        """Return the names of an attempt's objects. List them if it is not known which there are,
+        which is rare."""
         if produced is not None:
             return [layout.segment(attempt, segment.number) for segment in produced.segments]
         listed = (stat.name for stat in self._store.list(layout.attempt(attempt)))

@@ -6,17 +6,27 @@ schema has one more kind of event, and those of both versions are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
-from unittest.mock import patch
+from functools import cache, lru_cache
+from types import MappingProxyType, ModuleType
+from typing import Any
 
 from headgate.control.events import avro, codec
 from headgate.control.memory import partitions
 from headgate.control.snapshots import records
 
 VERSION = codec.VERSION + 1
+_PLACES: tuple[tuple[ModuleType, str], ...] = (
+    (codec, "VERSION"),
+    (codec, "_PREFIX"),
+    (codec, "_write"),
+    (codec, "_READERS"),
+    (records, "_NOTES"),
+    (records, "_check_notes"),  # another object, so that what one has checked is no other's
+    (partitions, "_decode"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +36,26 @@ class Renamed:
     to: str
 
 
+def next_version() -> AbstractContextManager[None]:
+    return spoken(is_next=True)
+
+
 @contextmanager
-def next_version() -> Iterator[None]:
+def spoken(is_next: bool) -> Iterator[None]:
+    """Let what runs within be of the next version, or of this one."""
+    before = [getattr(module, name) for module, name in _PLACES]
+    try:
+        for (module, name), part in zip(_PLACES, parts()[is_next], strict=True):
+            setattr(module, name, part)
+        yield
+    finally:
+        for (module, name), part in zip(_PLACES, before, strict=True):
+            setattr(module, name, part)
+
+
+@cache
+def parts() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the parts of this version, and of the next one."""
     this = codec._RAW[codec.VERSION]
     kinds = [dict(field) for field in this["fields"]]
     kinds[-1]["type"] = [
@@ -38,14 +66,12 @@ def next_version() -> Iterator[None]:
     prefix, rest = codec._prefix(VERSION, schema), codec._after_prefix(schema)
     read = avro.reader(rest, {**codec._CLASSES, "Renamed": Renamed})
     notes = MappingProxyType({**records._NOTES, "headgate.events": str(VERSION)})
-    fingerprint = prefix[2 : codec._HEADER_BYTES]
-    partitions._decode.cache_clear()
-    with (
-        patch.object(codec, "VERSION", VERSION),
-        patch.object(codec, "_PREFIX", prefix),
-        patch.object(codec, "_write", avro.writer(rest)),
-        patch.object(codec, "_READERS", {**codec._READERS, fingerprint: (prefix, read)}),
-        patch.object(records, "_NOTES", notes),
-    ):
-        yield
-    partitions._decode.cache_clear()
+    fingerprint, check = prefix[2 : codec._HEADER_BYTES], records._check_notes
+
+    def check_next(written: Mapping[str, str]) -> None:
+        check(written)
+
+    readers = {**codec._READERS, fingerprint: (prefix, read)}
+    decode = lru_cache(4096)(codec.decode)
+    following = (VERSION, prefix, avro.writer(rest), readers, notes, check_next, decode)
+    return tuple(getattr(module, name) for module, name in _PLACES), following

@@ -28,7 +28,7 @@ from headgate.storage.streaming.partition_updates import KnownPartitions, known
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .cluster import Cluster, Run, Task
-from .machines import Exchange, Executor, World
+from .machines import FOLDER, LOG, Exchange, Executor, World
 from .oracle import JOB, ROOT
 from .scheduler import Process, SimClock
 from .streams import Streams
@@ -94,8 +94,9 @@ class Application:
         if self.world.mounts:
             markers = Root.marker_names(Layout(ROOT, JOB).markers(self._voice.epoch), 1)
             name = self.process.name
-            self._root = Root("file:///shared", Layout(ROOT, JOB).prefix, markers, name)
-            self._store.put(markers[0], name.encode(), name)
+            content = Root.content_of(f"driver {name}", LOG)
+            self._root = Root(FOLDER, Layout(ROOT, JOB).prefix, markers, content)
+            self._store.put(markers[0], content.encode(), name)
             self._store = RootedStore(self._store, self._root)
 
     def _think(self) -> None:
@@ -408,13 +409,16 @@ class Application:
         if len(task.actors) >= TRIES_MAX:
             raise Unavailable("a task has failed too often")
         self._voice.check_fence()
-        executor, number = self.cluster.executor(self._root), next(self.cluster.numbers)
+        executor, number = self._executor(), next(self.cluster.numbers)
         actor = self.world.scheduler.spawn(
             f"task-{number} on {executor.process.name}",
             executor.process,
             lambda: executor.work(task.run, number),
         )
         task.actors.append((actor, now_ms))
+
+    def _executor(self) -> Executor:
+        return self.cluster.executor(self._root, self.process.is_next)
 
     def _close(self) -> None:
         self._voice.leave()

@@ -65,7 +65,8 @@ class Broker:
         self.oracle = oracle
         self.mode = mode
         self.partitions = partitions
-        self._clock = SimClock(scheduler, Process("broker"))
+        self._me = Process("broker")
+        self._clock = SimClock(scheduler, self._me)
         self.memory = MemoryEventLog(partitions, self._clock)
         self.members: dict[str, SimMembership] = {}  # the newest member of each slot
         self.changed = Signal(scheduler)
@@ -141,7 +142,8 @@ class Broker:
     def show(self) -> None:
         """Show newly visible events to the oracle first, and then wake everyone who waits."""
         self.oracle.now_ms = self.scheduler.now_ms
-        self.oracle.read_log(self._watcher.poll(1000, 0))
+        with self.scheduler.speaking(self._me):
+            self.oracle.read_log(self._watcher.poll(1000, 0))
         self.changed.fire()
 
 
@@ -238,7 +240,8 @@ class SimLog:
             self.queue.clear()  # the process died before it sent these
             return
         record = self.queue.popleft()
-        at = broker.take(record.event, record.said_ms)
+        with broker.scheduler.speaking(self.process):
+            at = broker.take(record.event, record.said_ms)
         if record.confirmed and not self.process.dead:
             broker.scheduler.later(
                 2.0 * broker.scheduler.random.random(), lambda: record.receipt.settle(at, None)

@@ -18,6 +18,12 @@ from .faults import Chaos, StorePlan
 from .oracle import PREFIX, Oracle, is_marker
 from .scheduler import Process, Scheduler
 
+ELSEWHERE: Objects = {
+    f"{PREFIX}_driver/1-0": (b"driver 1 theirs", "theirs"),
+    f"{PREFIX}_driver/2-0": (b"driver 2 theirs", "theirs"),
+    f"{PREFIX}00/s/0/1-1/0": (b"rows", "theirs"),
+}
+ELSEWHERE_SHARE = 0.5  # of the processes without their mount
 RETRIES = RetrySettings(tries_max=5, limit_s=30.0)
 
 
@@ -38,6 +44,12 @@ class Bucket:
         self.chaos = chaos
         self.oracle = oracle
         self.objects: Objects = {}
+        self.elsewhere: Objects = dict(ELSEWHERE)  # a store of another log, with a job of that name
+
+    def check_elsewhere(self) -> None:
+        """Check that the other store has its objects; a put may have been on its way there."""
+        if not ELSEWHERE.items() <= self.elsewhere.items():
+            self.oracle.violated("the job of another log was touched")
 
     def harm(self, part: str, change: Callable[[bytes], bytes | None]) -> None:
         """Delete or overwrite an object of the job whose name has this part, behind everyone's
@@ -67,14 +79,20 @@ class _Door:
         self._bucket = bucket
         self._process = process
         self._mounted = MemoryBlobStore(bucket.objects)
-        self._bare = MemoryBlobStore()
+        self._other = MemoryBlobStore()
+        if process is not None and bucket.scheduler.dice(process.name).random() < ELSEWHERE_SHARE:
+            self._other = MemoryBlobStore(bucket.elsewhere)
 
     @property
     def _inner(self) -> MemoryBlobStore:
-        """The store that the process sees now: its own empty folder without the mount."""
+        """The store that the process sees now: without the mount its own empty folder, or the store
+        of another log."""
+        return self._mounted if self._is_mounted else self._other
+
+    @property
+    def _is_mounted(self) -> bool:
         it, now_ms = self._process, self._bucket.scheduler.now_ms
-        is_mounted = it is None or it.mounted_ms <= now_ms or self._bucket.chaos.quiet
-        return self._mounted if is_mounted else self._bare
+        return it is None or it.mounted_ms <= now_ms or self._bucket.chaos.quiet
 
     @property
     def requests(self) -> RequestCounts:
@@ -124,7 +142,7 @@ class _Door:
         half = self._bucket.chaos.strikes("half deleted")
         gone = ordered[: len(ordered) // 2] if half else ordered
         for name in gone:
-            self._bucket.oracle.deletes(name)
+            self._bucket.oracle.deletes(name, self._is_mounted)
             self._bucket.scheduler.note(f"gone {name}")
         self._inner.delete(gone)
         self._turn("deleted")

@@ -25,12 +25,14 @@ class Cluster:
     numbers: count[int] = field(default_factory=partial(count, 1))
     names: count[int] = field(default_factory=count)
 
-    def executor(self, root: Root | None) -> Executor:
-        """Return an idle executor for a driver: each runs one task at a time."""
+    def executor(self, root: Root | None, is_next: bool) -> Executor:
+        """Return an idle executor for a driver, of its version: each runs one task at a time."""
         self.executors = [executor for executor in self.executors if not executor.process.dead]
-        idle = [executor for executor in self.executors if not executor.busy]
+        free = [executor for executor in self.executors if not executor.busy]
+        idle = [executor for executor in free if executor.process.is_next == is_next]
         if not idle:
-            idle = [Executor(self.world, Process(f"executor-{next(self.names)}"))]
+            process = Process(f"executor-{next(self.names)}", is_next=is_next)
+            idle = [Executor(self.world, process)]
             self.executors += idle
         chosen = self.world.scheduler.random.choice(idle)
         chosen.busy = True

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.connectors.spark.tasks.combine_task import Share, copy_rows, share_reader
+from headgate.control.clock import Clock
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import AttemptId, ResultId
 from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
@@ -16,6 +17,7 @@ from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.manifest import Manifest
 from headgate.storage.limits import Limits
 from headgate.storage.runtime import Runtime
+from headgate.storage.stores.port import BlobStore
 from headgate.storage.stores.rooted import Root, RootedStore
 from headgate.storage.streaming.partition_updates import KnownPartitions
 from headgate.storage.writing.writer import SegmentWriter
@@ -24,13 +26,15 @@ from .broker import Broker, SimLog
 from .bucket import Bucket
 from .faults import Chaos
 from .oracle import JOB, ROOT, Oracle, Row
-from .scheduler import Process, Scheduler, SimClock, SimExecutor
+from .scheduler import Process, Scheduler, SimClock, SimExecutor, Versions
 
 SCHEMA = pa.schema([("partition", pa.int32()), ("number", pa.int32()), ("task", pa.int32())])
 WAIT_S = 30.0
 BATCHES, STREAM_BATCHES = (0, 1, 1, 2, 3), (0, 1, 3, 5)
 STREAM_MS, SLOW_MS, SLOW_SHARE = 40.0, 4_000.0, 0.2
 LIMITS = Limits(100, 700, 2, 600, 2_000)
+FOLDER, LOG = "file:///shared", "ours"
+MANY = Root(FOLDER, f"{ROOT}/", log=LOG)
 FETCHED_BYTES, GROUP_BYTES = (700, 3_000, 20_000), (50, 1_000, 5_000)
 
 
@@ -49,7 +53,14 @@ class World:
     exchanges: int = 0  # of a driver without faults; with 0 the world draws a few
     chained: bool = False  # each exchange reads the one before, and none is released early
     combines: bool = False  # drivers combine the objects of some exchanges
-    mounts: bool = False  # the store is a folder, which executors may lack for a while
+    versions: Versions | None = None  # of its processes; None if there is one version
+    mounts: bool = False  # the store is a folder, which processes may lack for a while
+
+
+def rooted(world: World, clock: Clock, process: Process) -> BlobStore:
+    """Return the store of a process that works for many drivers."""
+    store = world.bucket.client(clock, process)
+    return RootedStore(store, MANY) if world.mounts else store
 
 
 class GivenUp(Exception):

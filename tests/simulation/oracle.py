@@ -1,8 +1,7 @@
 """The invariants of a simulated world, checked by a model that shares no code with the product.
 
 The oracle knows the rows that each attempt was given, reads the committed log for itself, sees
-every delete and every reader's rows, and collects violations. It parses the names of objects by
-itself.
+every delete and every reader's rows, and collects violations. It parses objects' names by itself.
 """
 
 from __future__ import annotations
@@ -87,6 +86,7 @@ class Oracle:
         self._ordered: set[AttemptId | str | None] = set()
         self._told: dict[tuple[str, int], Told] = {}
         self._heard: dict[str, tuple[float, float]] = {}  # the last time, and the longest silence
+        self._missed: set[str] = set()  # objects that were deleted where they are not
         self._beats: list[tuple[str, float]] = []  # by whom, and when
         self._overtaken: set[int] = set()  # the ends of leases of drivers that were heard meanwhile
         self.now_ms = 0.0
@@ -141,7 +141,7 @@ class Oracle:
             self._decided(event.by)
         match body:
             case JobAccepted():
-                self.epoch, self.closed = body.epoch, False
+                self.epoch, self.closed = body.epoch, self._has_ended(body.epoch)
             case JobUnregistered() if body.epoch == self._epoch_at(recorded.offset):
                 self.closed, self._closed_epoch = True, body.epoch
             case LeaseExpired() if not self.closed and body.epoch == self._epoch_at(
@@ -167,6 +167,8 @@ class Oracle:
                 self._failed = True
                 if not (self.harmed() and self._may_fail(body.reason)):
                     self.violated(f"the job failed for no reason: {body.reason}")
+            case Deleted():
+                self._delete(body)
             case Promoted():
                 self.promoted[body.result] = body.expires_ms
                 self._stored[body.result] = [
@@ -355,15 +357,26 @@ class Oracle:
         if max(longest, self.now_ms - before) < driver.body.lease_ms:
             self.violated(f"the lease of {driver.by} ended, who was never silent for so long")
 
+    def _delete(self, body: Deleted) -> None:
+        """Check that objects that are said to be deleted were not deleted somewhere else only."""
+        gone = {name for name in self._missed if attempt_of(name) in body.attempts}
+        for name in sorted(gone.intersection(self.objects)):
+            self.violated(f"{name} is said to be deleted, and is there")
+
     # Checks of the store
 
-    def deletes(self, name: str) -> None:
-        """Check that an object may be deleted."""
+    def deletes(self, name: str, is_mounted: bool = True) -> None:
+        """Check that an object may be deleted. A process without its mount deletes nothing."""
+        if not is_mounted:
+            self._missed |= {name} & set(self.objects)
+            return
+        self._missed.discard(name)
         if not name.startswith(PREFIX):
             self.violated(f"{name} is outside of the job's prefix")
             return
         if is_marker(name):
-            if not self.closed and int(name.split("/")[-1].split("-")[0]) >= self.epoch:
+            epoch = int(name.split("/")[-1].split("-")[0])
+            if not self.closed and epoch >= self.epoch and not self._has_ended(epoch):
                 self.violated(f"{name} was deleted although its driver goes on")
             return
         attempt = attempt_of(name)
@@ -377,6 +390,15 @@ class Oracle:
             self.violated(f"{name} was deleted although readers need it")
         elif attempt not in history.superseded and not self.closed:
             self.violated(f"{name} was deleted without an order")
+
+    def _has_ended(self, epoch: int) -> bool:
+        """Return True if the log has the end of a lease, perhaps before the driver's acceptance."""
+        return any(
+            isinstance(it.event.body, LeaseExpired)
+            and it.event.body.epoch == epoch
+            and not self._is_overtaken(it)
+            for it in self.events
+        )
 
     # Checks of readers
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from headgate.connectors.spark.tasks import combine_task
-from headgate.connectors.spark.tasks.combine_task import Share
-from headgate.connectors.spark.tasks.exchange_tasks import Part
 from headgate.control.clock import Deadline
-from headgate.control.errors import Lost
+from headgate.control.errors import Corrupt, Invalid, Lost
 from headgate.control.events import codec
 from headgate.control.events.types import Newer, Produced, Recorded, SegmentSummary
 from headgate.control.ids import AttemptId, JobId
@@ -44,26 +40,31 @@ from headgate.control.snapshots.schedule import SnapshotSchedule
 from headgate.infra import sweep
 from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format import segment
-from headgate.storage.format.manifest import Source
-from headgate.storage.format.segment import Longs
-from headgate.storage.reading import gate, stretches
+from headgate.storage.reading import gate
 from headgate.storage.reading.gate import SegmentGate
 from headgate.storage.reading.read_plan import Slice
-from headgate.storage.reading.stretches import StretchReader
 from headgate.storage.stores import conditional_put
 from headgate.storage.stores.conditional_put import PutAnswer, PutSteps, Stored
-from headgate.storage.stores.port import ByteRange
 from headgate.storage.stores.retries import Retrier
-from headgate.storage.stores.rooted import RootedStore
+from headgate.storage.stores.rooted import Root, RootedStore
 from headgate.storage.streaming import partition_updates
 from headgate.storage.streaming.channels import Channels, _Announced, _Channel
 from headgate.storage.writing import writer
+from tests.doubles import next_version
 
-from . import combining
-from .combining import CombiningApplication
 from .group import SimMembership
-from .machines import Exchange
 from .oracle import JOB
+from .planted_combining import (
+    combine_another_range_again,
+    compare_no_rows,
+    cut_a_share_elsewhere,
+    make_again_from_what_is_released,
+    release_what_could_not_be_combined,
+    release_what_is_being_combined,
+    skip_a_stretch_that_is_lost,
+    skip_the_checksums_of_a_stretch,
+    take_each_object_for_a_stretch,
+)
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -273,100 +274,6 @@ def take_each_stream_for_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_updates.Fold, "__init__", alone)
 
 
-def take_each_object_for_a_stretch(patch: pytest.MonkeyPatch) -> None:
-    """A combiner reads the other objects of a partition from their windows, when a gate has read
-    the partition again because of one object."""
-    read_group = StretchReader._read_group
-
-    def apart(
-        self: StretchReader, it: InputGateDeployment, windows: dict[str, Any], is_whole: bool
-    ) -> Iterator[tuple[pa.RecordBatch, Longs]]:
-        for source in it.manifest.sources:
-            alone = replace(it, manifest=replace(it.manifest, sources=(source,)))
-            yield from read_group(self, alone, windows, is_whole)
-
-    patch.setattr(StretchReader, "_read_group", apart)
-
-
-def skip_a_stretch_that_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """A combiner leaves out the rows that it cannot read."""
-    patch.setattr(StretchReader, "_from_gate", lambda self, it: iter(()))
-
-
-def skip_the_checksums_of_a_stretch(patch: pytest.MonkeyPatch) -> None:
-    """A combiner copies damaged bytes."""
-
-    def unchecked(source: Source, window: ByteRange, fetched: Future[memoryview]) -> memoryview:
-        span = source.range_of(0, len(source.sizes))
-        return fetched.result()[span.start - window.start :][: span.length]
-
-    patch.setattr(stretches, "_checked", unchecked)
-
-
-def cut_a_share_elsewhere(patch: pytest.MonkeyPatch) -> None:
-    """A combiner gets an index from which its first subpartition is cut off."""
-    cut = combine_task._cut
-
-    def elsewhere(
-        segment: SegmentSummary, wanted: range, subpartitions: int
-    ) -> tuple[SegmentSummary, int]:
-        return cut(segment, wanted[1:] or wanted, subpartitions)
-
-    patch.setattr(combine_task, "_cut", elsewhere)
-
-
-def combine_another_range_again(patch: pytest.MonkeyPatch) -> None:
-    """A combined partition that was lost is made again from the subpartitions before its own."""
-
-    def before(part: Part, state: ResultState) -> Share:
-        start, again = part.subpartitions.start, "-again-" in state.registered.result
-        if start and again:
-            part = replace(part, subpartitions=range(start - 1, part.subpartitions.stop - 1))
-        return combine_task.share(part, state)
-
-    patch.setattr(combining, "share", before)
-
-
-def compare_no_rows(patch: pytest.MonkeyPatch) -> None:
-    """Combined rows are read although some were left out."""
-    patch.setattr(combining, "check_combined", lambda state, copies: None)
-
-
-def release_what_is_being_combined(patch: pytest.MonkeyPatch) -> None:
-    """A result is released before the one that replaces it is complete."""
-    is_combined = CombiningApplication._is_combined
-
-    def early(self: CombiningApplication, combined: Exchange, state: ResultState) -> bool:
-        self._ask_release(self._copies[combined.name].first)
-        return is_combined(self, combined, state)
-
-    patch.setattr(CombiningApplication, "_is_combined", early)
-
-
-def release_what_could_not_be_combined(patch: pytest.MonkeyPatch) -> None:
-    """A result is released, and then read because combining has failed."""
-    is_combined = CombiningApplication._is_combined
-
-    def anyway(self: CombiningApplication, combined: Exchange, state: ResultState) -> bool:
-        done = is_combined(self, combined, state)
-        if not done:
-            self._ask_release(self._copies[combined.name].first)
-        return done
-
-    patch.setattr(CombiningApplication, "_is_combined", anyway)
-
-
-def make_again_from_what_is_released(patch: pytest.MonkeyPatch) -> None:
-    """The log names the first result as an input of the combined one."""
-    register = CombiningApplication._register_copy
-
-    def of_the_first(self: CombiningApplication, exchange: Exchange) -> None:
-        copy = self._copies.get(exchange.name)
-        register(self, replace(exchange, source=copy.first) if copy else exchange)
-
-    patch.setattr(CombiningApplication, "_register_copy", of_the_first)
-
-
 def write_over_the_former_snapshot(patch: pytest.MonkeyPatch) -> None:
     """A snapshot of several steps replaces the records that the former one still needs."""
     patch.setattr(records, "_key", lambda job, entry: f"{job}/{entry.result}")
@@ -408,7 +315,45 @@ def pass_over_what_is_being_written(patch: pytest.MonkeyPatch) -> None:
 
 def believe_any_root(patch: pytest.MonkeyPatch) -> None:
     """A worker takes its own empty folder for the root of its driver."""
-    patch.setattr(RootedStore, "_look", lambda self, name: None)
+    look = RootedStore._look
+
+    def of_many(self: RootedStore, bucket: int, job: str) -> None:
+        if not self._root.markers:
+            look(self, bucket, job)
+
+    patch.setattr(RootedStore, "_look", of_many)
+
+
+def delete_in_any_root(patch: pytest.MonkeyPatch) -> None:
+    """A master or a sweep takes its own empty folder for the root, and states that all is gone."""
+    look = RootedStore._look
+
+    def of_a_driver(self: RootedStore, bucket: int, job: str) -> None:
+        if self._root.markers:
+            look(self, bucket, job)
+
+    patch.setattr(RootedStore, "_look", of_a_driver)
+
+
+def delete_for_another_log(patch: pytest.MonkeyPatch) -> None:
+    """A master or a sweep deletes the objects of another log's job of the same name."""
+    is_of = Root.is_of
+    patch.setattr(Root, "is_of", lambda self, content: not self.markers or is_of(self, content))
+
+
+def skip_what_is_newer(patch: pytest.MonkeyPatch) -> None:
+    """An older version takes events and snapshots of a newer one for somebody else's."""
+    check = records._check_notes
+
+    def foreign(notes: Mapping[str, str]) -> None:
+        try:
+            check(notes)
+        except Invalid as exc:
+            raise Corrupt("somebody else's") from exc
+
+    patch.setattr(codec, "_newer", lambda record: None)
+    patch.setattr(records, "_check_notes", foreign)
+    patch.setattr(next_version, "parts", cache(next_version.parts.__wrapped__))
 
 
 def leave_what_was_refused(patch: pytest.MonkeyPatch) -> None:
@@ -462,12 +407,19 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         release_what_is_being_combined: 1,
         release_what_could_not_be_combined: 23,
         make_again_from_what_is_released: 36,
+        # snapshots over the limit, in several steps
         write_over_the_former_snapshot: 47,
         leave_out_large_snapshots: 4,
         forget_what_came_meanwhile: 10,
         pass_over_what_is_being_written: 50,
-        believe_any_root: 11,
+        # two versions side by side
+        skip_what_is_newer: 6,
+        # refusals that pass, texts that are too long
         leave_what_was_refused: 56,
         keep_texts_as_they_are: 6,
+        # a mount that is missing, or another store
+        believe_any_root: 10,
+        delete_in_any_root: 10,
+        delete_for_another_log: 24,
     }
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from random import Random
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 STEP_MS = 4.0  # the most that a wait without a stated length takes
 STEPS_MAX = 150_000
+NEXT_SHARE = 0.7  # of the processes that begin while an upgrade is rolled back
 
 
 class Killed(BaseException):
@@ -45,6 +47,22 @@ class Process:
     skew_ms: float = 0.0
     mounted_ms: float = 0.0  # the end of the time in which its folder is not mounted
     mortal: bool = True
+    is_next: bool = True  # of the next version, in a world with two
+
+
+@dataclass(frozen=True)
+class Versions:
+    """A deployment that is upgraded while its job runs, and rolled back for some of the time."""
+
+    dice: Random
+    begins_ms: float
+    ends_ms: float
+
+    def is_next(self, now_ms: float) -> bool:
+        """Return the version of a process that begins now."""
+        if now_ms < self.begins_ms:
+            return False
+        return now_ms >= self.ends_ms or self.dice.random() < NEXT_SHARE
 
 
 @dataclass(eq=False)
@@ -82,6 +100,7 @@ class Scheduler:
         self.failures: list[tuple[str, Exception]] = []
         self._hub = getcurrent()
         self.hazard: Callable[[Process], None] = lambda process: None
+        self.speaking: Callable[[Process], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def dice(self, name: str) -> Random:
         """Return random numbers that depend on the seed and this name alone."""
@@ -186,7 +205,8 @@ class Scheduler:
         if actor.body is None:
             actor.body = greenlet(lambda: self._play(actor), self._hub)
         before, self._current = self._current, actor
-        actor.body.switch()
+        with self.speaking(actor.process):
+            actor.body.switch()
         self._current = before
         if actor.over:
             actor.body = None

@@ -17,7 +17,7 @@ from headgate.infra import sweep
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .broker import SimLog
-from .machines import WAIT_S, World
+from .machines import WAIT_S, World, rooted
 from .oracle import JOB, ROOT
 from .scheduler import Process, SimClock, SimExecutor
 
@@ -34,7 +34,7 @@ class Sweeper:
         self._dice = world.scheduler.dice(f"list of {process.name}")
         self._clock = SimClock(world.scheduler, process)
         self._log = SimLog(world.broker, process)
-        self._storage = ObjectDeleter(world.bucket.client(self._clock), ROOT)
+        self._storage = ObjectDeleter(rooted(world, self._clock, process), ROOT)
         self._deleter = SimExecutor(world.scheduler, process, "delete")
         self._announcer = Announcer(JOB, process.name, self._clock)
 

@@ -16,6 +16,7 @@ from headgate.control.inquiry.audit import audit, fold
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import read_snapshots
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
+from tests.doubles.next_version import spoken
 
 from .application import Application, JobHasFailed
 from .broker import OTHER, Broker
@@ -28,7 +29,7 @@ from .machines import GivenUp, World
 from .masters import Master
 from .neighbour import Neighbour
 from .oracle import JOB, PREFIX, ROOT, Oracle, attempt_of
-from .scheduler import STEPS_MAX, Actor, Process, Scheduler, SimClock, Stuck
+from .scheduler import STEPS_MAX, Actor, Process, Scheduler, SimClock, Stuck, Versions
 from .sweeper import Sweeper
 
 QUIET_MS = 90_000.0
@@ -43,6 +44,8 @@ STREAM_SHARE = 0.25
 COMBINING_SHARE = 0.35
 MOUNTS_SHARE = 0.2
 UNMOUNTED_MS_MAX = 10_000.0
+VERSIONS_SHARE = 0.15
+UPGRADE_MS_MAX, ROLLED_BACK_MS_MAX = 15_000.0, 40_000.0
 LEASES_MS = (0, 0, 9_000, 18_000)
 SWEEP_SHARE = 0.2
 NEIGHBOUR_SHARE = 0.2
@@ -90,11 +93,13 @@ class Operator:
             self._slots = SLOTS[:1]
         self._beside = [Bystander(world, job) for job in BESIDE if world.mode == SESSION]
         self._drivers: list[tuple[Actor, Application]] = []
+        self._older: list[Process] = []
 
     def run(self) -> None:
         """Run until a driver has closed the job, and then until everyone else has ended."""
         scheduler = self.world.scheduler
         while not self._is_over():
+            self._upgrade()
             self._keep_masters()
             self._keep_driver()
             self._sweep()
@@ -106,6 +111,7 @@ class Operator:
                 self.world.broker.tick(self.world.broker.now_ms())
             scheduler.pause("watch", 500.0 + 1000.0 * scheduler.random.random())
         fall_quiet(self.world)
+        self._upgrade()
         self._settle()
         self.world.oracle.outlives()
         if self.world.oracle.promoted:
@@ -132,7 +138,7 @@ class Operator:
         scheduler = self.world.scheduler
         swept = self.world.lease_ms and not self._unswept
         if swept and scheduler.random.random() < SWEEP_SHARE:
-            sweeper = Sweeper(self.world, Process(f"sweeper-{next(self._sweeps)}"))
+            sweeper = Sweeper(self.world, self._process(f"sweeper-{next(self._sweeps)}"))
             scheduler.spawn(sweeper.process.name, sweeper.process, sweeper.run)
 
     def _report(self) -> None:
@@ -154,7 +160,7 @@ class Operator:
                 continue
             if session and scheduler.random.random() < 0.7:
                 continue  # leave others the time to take over
-            process = Process(f"master-{len(self._masters)}")
+            process = self._process(f"master-{len(self._masters)}")
             master = Master(self.world, process, slot)
             self._masters.append((scheduler.spawn(process.name, process, master.run), master))
 
@@ -178,9 +184,31 @@ class Operator:
             fall_quiet(self.world)
         if len(self._drivers) >= 2 * DRIVERS_MAX:
             raise Stuck(f"{len(self._drivers)} drivers have come to no end")
-        process = Process(f"driver-{len(self._drivers)}", mortal=not self.world.exchanges)
+        process = self._process(f"driver-{len(self._drivers)}")
+        process.mortal = not self.world.exchanges
+        process.is_next |= any(app.process.is_next for _, app in self._drivers[:-1])
         app = CombiningApplication(self.world, self._cluster, process)
         self._drivers.append((self.world.scheduler.spawn(process.name, process, app.run), app))
+
+    def _process(self, name: str) -> Process:
+        """Start a process, of the version that the deployment has now, or for a while again."""
+        versions, now_ms = self.world.versions, self.world.scheduler.now_ms
+        is_next = versions is None or self.world.chaos.quiet or versions.is_next(now_ms)
+        process = Process(name, is_next=is_next)
+        if versions is not None and not process.is_next:
+            self._older.append(process)
+        return process
+
+    def _upgrade(self) -> None:
+        """End the processes of the older version once the upgrade is over."""
+        versions, scheduler = self.world.versions, self.world.scheduler
+        if versions is not None and (
+            scheduler.now_ms >= versions.ends_ms or self.world.chaos.quiet
+        ):
+            for process in self._older:
+                if not process.dead:
+                    scheduler.kill(process)
+            self._older.clear()
 
     def _may_follow(self) -> bool:
         """Return True if another driver comes now. An abandoned job gets none once it is
@@ -230,8 +258,11 @@ def simulate(
     stream_at = streams.randrange(2) if streams.random() < STREAM_SHARE else None
     combines = scheduler.dice("combining").random() < COMBINING_SHARE
     mounts = scheduler.dice("mounts").random() < MOUNTS_SHARE
-    drawn = (mode, lease_ms, stream_at, exchanges, chained, combines, mounts)
+    versions = None if exchanges else _versions(scheduler)
+    drawn = (mode, lease_ms, stream_at, exchanges, chained, combines, versions, mounts)
     world = World(scheduler, chaos, oracle, broker, bucket, *drawn)
+    if versions is not None:
+        scheduler.speaking = lambda process: spoken(process.is_next)
     for name in NEIGHBOURS:
         bucket.objects[name] = b"theirs", "theirs"
     if mode == PER_JOB and scheduler.dice("deployments").random() < NEIGHBOUR_SHARE:
@@ -241,20 +272,21 @@ def simulate(
     if not exchanges:
         scheduler.later(QUIET_MS, lambda: fall_quiet(world))
     running = scheduler.spawn("operator", operator.process, operator.run)
-    try:
-        scheduler.run(lambda: running.over)
-        if running.error is not None:
-            raise running.error
-    except Stuck as exc:
-        oracle.violated(f"no end: {exc}")
-    finally:
-        scheduler.hazard = lambda process: None
-        scheduler.end()
-    for name, error in scheduler.failures:
-        if not isinstance(error, (HeadgateError, GivenUp, JobHasFailed, Stuck)):
-            oracle.violated(f"{name} ended with {error!r}")
-    if not oracle.violations:
-        _check_end(world)
+    with scheduler.speaking(operator.process):
+        try:
+            scheduler.run(lambda: running.over)
+            if running.error is not None:
+                raise running.error
+        except Stuck as exc:
+            oracle.violated(f"no end: {exc}")
+        finally:
+            scheduler.hazard = lambda process: None
+            scheduler.end()
+        for name, error in scheduler.failures:
+            if not isinstance(error, (HeadgateError, GivenUp, JobHasFailed, Stuck)):
+                oracle.violated(f"{name} ended with {error!r}")
+        if not oracle.violations:
+            _check_end(world)
     return Outcome(
         seed,
         scheduler.trace,
@@ -267,6 +299,14 @@ def simulate(
         oracle.copies,
         tuple(scheduler.told or ()),
     )
+
+
+def _versions(scheduler: Scheduler) -> Versions | None:
+    dice = scheduler.dice("versions")
+    if dice.random() >= VERSIONS_SHARE:
+        return None
+    begins_ms = UPGRADE_MS_MAX * dice.random()
+    return Versions(dice, begins_ms, begins_ms + ROLLED_BACK_MS_MAX * dice.random())
 
 
 def _hazard(world: World) -> Callable[[Process], None]:
@@ -296,7 +336,7 @@ def _hazard(world: World) -> Callable[[Process], None]:
 
 
 def _may_lack_mount(world: World, process: Process) -> bool:
-    return world.mounts and process.name.startswith("executor")
+    return world.mounts and process.name.startswith(("executor", "master", "sweeper"))
 
 
 def fall_quiet(world: World) -> None:
@@ -311,6 +351,7 @@ def _check_end(world: World) -> None:
     left = [name for name in objects if name.startswith(PREFIX)]
     if left:
         oracle.violated(f"left behind: {left}")
+    world.bucket.check_elsewhere()
     for name in NEIGHBOURS:
         if objects.get(name) != (b"theirs", "theirs"):
             oracle.violated(f"{name} was touched")

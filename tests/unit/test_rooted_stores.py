@@ -17,7 +17,6 @@ from headgate.connectors.spark.tasks.exchange_tasks import WorkerSettings
 from headgate.connectors.spark.tasks.worker import open_rooted
 from headgate.control.errors import Invalid, Lost, Unavailable
 from headgate.control.events.types import (
-    AttemptStarted,
     Deleted,
     Fact,
     JobUnregistered,
@@ -137,18 +136,20 @@ def test_a_master_in_a_root_without_the_job(tmp_path: Path, act: str) -> None:
         ACTS[act](store)
 
 
-def test_nothing_to_list_in_a_root_without_the_job(tmp_path: Path) -> None:
-    """An attempt that has announced nothing has no objects only where the job is."""
-    driver(folders(tmp_path, "ab"))
-    (begun,) = states(*OPENING, AttemptStarted(attempt(0, 7), "here"))
-    result = begun.results[RESULT]
-    here, elsewhere = (
-        ObjectDeleter(*Target("", (tmp_path / at).as_uri(), "").open_bucket()) for at in "ab"
-    )
-    (tmp_path / "b" / JOB).rename(tmp_path / "b" / "another")
-    assert 0 == here.delete(JOB, result, [attempt(0, 7)])
-    with pytest.raises(Invalid, match="has no object below"):
-        elsewhere.delete(JOB, result, [attempt(0, 7)])
+def test_an_attempt_that_comes_after_the_sweep(tmp_path: Path) -> None:
+    """Nothing of a job is left after its sweep. An attempt that comes later is deleted all the
+    same, whether it has stored an object or not."""
+    driver(folders(tmp_path))
+    (tmp_path / "a" / JOB).rename(tmp_path / "a" / "another")
+    gone = Deleted(RESULT, (attempt(0, 1),), 1)
+    life = (*OPENING, produced(0, 1), JobUnregistered("closed", 1), gone, produced(0, 2))
+    (state,) = states(*life)
+    result = state.results[RESULT]
+    assert [attempt(0, 2)] == list(result.doomed)
+    store, root = Target("", (tmp_path / "a").as_uri(), "").open_bucket()
+    assert 0 == ObjectDeleter(store, root).delete(JOB, result, [attempt(0, 2)])
+    store.put(LAYOUT.segment(attempt(0, 2), 0), b"late", "w")
+    assert 1 == ObjectDeleter(store, root).delete(JOB, result, [attempt(0, 2)])
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
