@@ -16,7 +16,8 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Driver and workers must be the same Python with the same packages, and no other Spark than ours.
 export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
-unexport SPARK_HOME PYTHONPATH
+# Python is started hundreds of times, and would compile all that it imports each time.
+unexport SPARK_HOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg test-comet bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
 
