@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -98,6 +99,10 @@ class Service:
         store.close()
         return names
 
+    def delete(self, names: Iterable[str]) -> None:
+        with closing(self.store()[0]) as store:
+            store.delete(list(names))
+
     def stores(self, job: JobId) -> list[str]:
         """Return the store of each registration of the job, in order."""
         with closing(self.factory.open_log()) as log:
@@ -158,6 +163,22 @@ def manifest_of(service: Service, master: DriverMaster, it: ShuffleDescriptor) -
     manifest = build(it, state, Layout(root, it.job), store)
     store.close()
     return manifest
+
+
+def complete(
+    service: Service, job: JobId
+) -> tuple[Job, DriverMaster, Callable[..., None], Manifest]:
+    """Write a result of a new driver; return also a function that writes partitions again."""
+    driver, master, environment = Job(job), service.master(), service.environment(job)
+    master.register_job(driver)
+    descriptor = register(master, job)
+    again = partial(write, environment, descriptor)
+    again(range(PARTITIONS))
+    return driver, master, again, manifest_of(service, master, descriptor)
+
+
+def names_of(manifest: Manifest, partition: int) -> list[str]:
+    return [it.name for it in manifest.sources if it.attempt.partition.index == partition]
 
 
 def read(environment: ObjectStoreEnvironment, manifest: Manifest) -> list[int]:
@@ -256,16 +277,8 @@ class ShuffleServiceSuite:
     def test_a_lost_partition_is_made_again(self, service: Service, job: JobId) -> None:
         """A reader reports a missing object, the master tells the job which partition is lost, and
         after that partition is written again the reader ends with every row."""
-        driver, master, environment = Job(job), service.master(), service.environment(job)
-        master.register_job(driver)
-        descriptor = register(master, job)
-        write(environment, descriptor, range(PARTITIONS))
-        manifest = manifest_of(service, master, descriptor)
-        store, _ = service.store()
-        store.delete(
-            [source.name for source in manifest.sources if source.attempt.partition.index == 1]
-        )
-        store.close()
+        driver, master, again, manifest = complete(service, job)
+        service.delete(names_of(manifest, 1))
         rows: list[int] = []
         shuffle = service.environment(job)
         reader = threading.Thread(target=lambda: rows.extend(read(shuffle, manifest)))
@@ -273,7 +286,7 @@ class ShuffleServiceSuite:
         await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
         assert not master.is_available(job, RESULT, 1)
         assert master.is_available(job, RESULT, 0)
-        write(environment, descriptor, [1])
+        again([1])
         reader.join()
         assert rows == EVERY_ROW
         assert master.is_available(job, RESULT)
@@ -288,23 +301,17 @@ class ShuffleServiceSuite:
         A reader that has given none of its rows reads the new segments. A reader that has given
         some fails instead of mixing them, and gets every row when it begins again.
         """
-        driver, master, environment = Job(job), service.master(), service.environment(job)
-        master.register_job(driver)
-        descriptor = register(master, job)
-        write(environment, descriptor, range(PARTITIONS))
-        manifest = manifest_of(service, master, descriptor)
-        names = [s.name for s in manifest.sources if s.attempt.partition.index == 1]
+        driver, master, again, manifest = complete(service, job)
+        names = names_of(manifest, 1)
         assert len(names) > 1
-        store, _ = service.store()
-        store.delete(names[-1:])
-        store.close()
+        service.delete(names[-1:])
         limits = replace(service.factory.limits, fetch_bytes=fetch_bytes, join_bytes=0)
         few = Service(replace(service.factory, limits=limits), service.made)
         shuffle = few.environment(job)
         with ThreadPoolExecutor(1) as pool:
             reader = pool.submit(read, shuffle, manifest)
             await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
-            write(environment, descriptor, [1], step=-1)
+            again([1], step=-1)
             failure = reader.exception(WAIT_S)
         if fetch_bytes == 1:
             assert isinstance(failure, Lost)
@@ -320,18 +327,12 @@ class ShuffleServiceSuite:
         self, service: Service, job: JobId
     ) -> None:
         """A reader fails with an error when a lost partition is replaced by one with other rows."""
-        driver, master, environment = Job(job), service.master(), service.environment(job)
-        master.register_job(driver)
-        descriptor = register(master, job)
-        write(environment, descriptor, range(PARTITIONS))
-        manifest = manifest_of(service, master, descriptor)
-        store, _ = service.store()
-        store.delete([s.name for s in manifest.sources if s.attempt.partition.index == 1])
-        store.close()
+        driver, master, again, manifest = complete(service, job)
+        service.delete(names_of(manifest, 1))
         with ThreadPoolExecutor(1) as pool:
             reader = pool.submit(read, service.environment(job), manifest)
             await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
-            write(environment, descriptor, [1], step=-2)
+            again([1], step=-2)
             assert "made again with other rows" in str(reader.exception(WAIT_S))
         master.unregister_job(job)
 
@@ -356,8 +357,7 @@ class ShuffleServiceSuite:
             assert [EVERY_ROW] * 4 == [gate.result(WAIT_S) for gate in gates]
             assert master.remove_unused(job, ()) == ()
             assert stored == service.objects(job)
-            with closing(service.store()[0]) as store:
-                store.delete([manifest.sources[0].name])
+            service.delete([manifest.sources[0].name])
             late = four.submit(read, service.environment(job), manifest)
             await_that(lambda: RESULT in driver.missing, "the job is told")
             write(environment, descriptor, driver.missing[RESULT])

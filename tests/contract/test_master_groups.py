@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from threading import Event
+from typing import TypeAlias
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -34,6 +35,8 @@ from headgate.testing.master_group_suite import MasterGroupSuite, Member, commit
 # The broker's minimum for both: a member that does not poll for that long is given up.
 OPEN_S = 5.0
 SESSION = {"session.timeout.ms": "6000", "max.poll.interval.ms": "6000"}
+
+Jobs: TypeAlias = tuple[JobId, JobId]
 
 
 class Slow(Member):
@@ -113,11 +116,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         assert {"granted", "revoked"} == {what for what, *_ in away.changes}
 
     def test_a_partition_that_is_away_holds_up_no_other(
-        self,
-        log: EventLog,
-        jobs: tuple[JobId, JobId],
-        opened: ExitStack,
-        monkeypatch: pytest.MonkeyPatch,
+        self, log: EventLog, jobs: Jobs, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A partition without a leader is taken up when it is back; meanwhile the member reads and
         decides for the others."""
@@ -149,11 +148,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         assert {} == member.read
 
     def test_a_partition_is_decided_while_another_is_taken_up(
-        self,
-        log: EventLog,
-        jobs: tuple[JobId, JobId],
-        opened: ExitStack,
-        monkeypatch: pytest.MonkeyPatch,
+        self, log: EventLog, jobs: Jobs, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A member decides for each partition as soon as its state is read."""
         grant, may_grant = KafkaMembership._grant, Event()
@@ -171,7 +166,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         assert ["taken"] == member.events
 
     def test_a_decision_of_its_own_is_not_decoded(
-        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+        self, log: EventLog, jobs: Jobs, opened: ExitStack
     ) -> None:
         """A member reads back the very event that it wrote, even behind an aborted step."""
         member = self.member(opened, log, "one")
@@ -187,7 +182,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         assert taken is member.read[0][0].recorded.event
 
     def test_a_record_larger_than_its_topic_takes_is_refused(
-        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+        self, log: EventLog, jobs: Jobs, opened: ExitStack
     ) -> None:
         """A step with a record that is too large is `Invalid`, and at most one more step is
         `Unavailable`, because the client has left a gap in its sequence. Later steps work."""
@@ -227,11 +222,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         admin.incremental_alter_configs([resource])[resource].result(LIMIT_S)
 
     def test_a_step_that_may_still_commit_is_waited_for(
-        self,
-        log: EventLog,
-        jobs: tuple[JobId, JobId],
-        opened: ExitStack,
-        monkeypatch: pytest.MonkeyPatch,
+        self, log: EventLog, jobs: Jobs, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """When the group gives a member up within its commit, the next holder is granted the
         partition only after that step has ended, with all that the step has kept, and decides when
@@ -263,7 +254,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         assert {jobs[partition]: b"kept"} == other.grants[partition].state
 
     def test_an_open_step_hides_no_state_from_the_next_holder(
-        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+        self, log: EventLog, jobs: Jobs, opened: ExitStack
     ) -> None:
         """A driver has left a step open in the topic of states. Records that a master has kept
         behind it are in the grant of the next master, which waits for the end of that step."""
@@ -287,11 +278,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         assert {jobs[0]: bytes(400)} == second.grants[0].state
 
     def test_more_partitions_change_no_job(
-        self,
-        log: EventLog,
-        jobs: tuple[JobId, JobId],
-        opened: ExitStack,
-        caplog: pytest.LogCaptureFixture,
+        self, log: EventLog, jobs: Jobs, opened: ExitStack, caplog: pytest.LogCaptureFixture
     ) -> None:
         """When the topic of events gets more partitions, the jobs stay where they are. Once all
         topics have more, a master says what was changed, and decides nothing in a wrong place. One

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import pytest
 from hypothesis import strategies as st
 
+from headgate.control.errors import Corrupt, Invalid
 from headgate.control.events import codec
 from headgate.control.events.types import (
     AttemptFailed,
@@ -95,3 +97,13 @@ BUILT = [st.builds(kind, **BOUNDED.get(kind, {})) for kind in get_args(Body)]
 
 def event(body: Body) -> Event:
     return Event("id-1", JOB, "cause-1", 1_700_000_000_000, "driver", 7, body)
+
+
+def assert_no_event(wrong: Event) -> None:
+    """Assert that a writer refuses the event, and that a reader takes its bytes for garbage."""
+    with pytest.raises(Invalid):
+        codec.encode(wrong)
+    out = bytearray(codec._PREFIX)
+    codec._write(out, wrong)
+    with pytest.raises(Corrupt):
+        codec.decode(bytes(out))

@@ -383,34 +383,34 @@ def test_a_wrong_index_is_found(wrong: str) -> None:
                 written.read(at, 1)
 
 
-@given(st.integers(0, SUBPARTITIONS - 2), st.sampled_from([-1, 1, 1000]), NAMES)
-def test_another_count_of_rows_is_found(at: int, more: int, which: int) -> None:
-    """Sound bytes with another number of rows than announced are `Corrupt`."""
+def with_another(
+    name: str, at: int, more: int, which: int
+) -> tuple[Source, dict[int, HeadgateError]]:
+    """Change one of a source's numbers, and return the source and what its readers say."""
     whole = sound("none")
     sources = list(whole.manifest.sources)
     chosen = which % len(sources)
-    rows = sources[chosen].rows.copy()
-    rows[at] += more
-    sources[chosen] = replace(sources[chosen], rows=rows)
-    errors = read_all(whole, whole.objects, replace(whole.manifest, sources=tuple(sources)))
-    expected = {at} if sources[chosen].sizes[at] else set()
-    assert expected == errors.keys()
-    assert all(
-        names_range(error, sources[chosen].name, range(1 << 30)) for error in errors.values()
-    )
+    numbers = getattr(sources[chosen], name).copy()
+    numbers[at] += more
+    changed = {name: numbers}
+    sources[chosen] = replace(sources[chosen], **changed)
+    given = replace(whole.manifest, sources=tuple(sources))
+    return sources[chosen], read_all(whole, whole.objects, given)
+
+
+@given(st.integers(0, SUBPARTITIONS - 2), st.sampled_from([-1, 1, 1000]), NAMES)
+def test_another_count_of_rows_is_found(at: int, more: int, which: int) -> None:
+    """Sound bytes with another number of rows than announced are `Corrupt`."""
+    source, errors = with_another("rows", at, more, which)
+    assert ({at} if source.sizes[at] else set()) == errors.keys()
+    assert all(names_range(error, source.name, range(1 << 30)) for error in errors.values())
 
 
 @given(st.integers(0, SUBPARTITIONS - 2), st.sampled_from([-8, 8, 1]), NAMES)
 def test_a_shifted_window_is_found(at: int, shift: int, which: int) -> None:
     """A slice that starts elsewhere than announced is `Corrupt`."""
-    whole = sound("none")
-    sources = list(whole.manifest.sources)
-    chosen = which % len(sources)
-    starts = sources[chosen].starts.copy()
-    starts[at] += shift
-    sources[chosen] = replace(sources[chosen], starts=starts)
-    errors = read_all(whole, whole.objects, replace(whole.manifest, sources=tuple(sources)))
-    assert ({at} if sources[chosen].sizes[at] else set()) == errors.keys()
+    source, errors = with_another("starts", at, shift, which)
+    assert ({at} if source.sizes[at] else set()) == errors.keys()
 
 
 def test_rows_without_bytes_are_found() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from headgate import Headgate
+from headgate import Headgate, attach
 from headgate.connectors.spark.services import JobServices
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.events.types import AttemptStarted, Recorded
@@ -42,6 +45,19 @@ def kill_executors(spark: SparkSession) -> int:
         SYSTEM_CLOCK.sleep_s(0.05)
     assert not set(executors(spark)) & set(killed)
     return len(killed)
+
+
+@contextmanager
+def own_job(spark: SparkSession, name: str) -> Iterator[Headgate]:
+    """Attach a job of its own for a test, so that its log is its own."""
+    job = f"{spark.sparkContext.applicationId}-{zlib.crc32(name.encode())}"
+    spark.conf.set("spark.headgate.job.id", job)
+    with attach(spark) as attached:
+        yield attached
+
+
+def rows(df: DataFrame) -> list[str]:
+    return sorted(map(str, df.select(F.spark_partition_id(), "*").collect()))
 
 
 def recorded(hg: Headgate) -> list[Recorded]:

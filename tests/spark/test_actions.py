@@ -49,16 +49,10 @@ OFFLOADED: dict[str, Callable[[DataFrame], Any]] = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = str(tmp_path_factory.mktemp("warehouse"))
     session = build_session(real_place(), "local[2]", **{"spark.sql.warehouse.dir": folder})
+    session.conf.set("spark.headgate.sql.enabled", "true")
     session.sparkContext.setCheckpointDir(str(Path(folder) / "checkpoints"))
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    spark.conf.set("spark.headgate.sql.enabled", "true")
-    with attach(spark) as attached:
-        yield attached
 
 
 @pytest.mark.parametrize("name", OFFLOADED)

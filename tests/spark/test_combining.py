@@ -128,16 +128,21 @@ def test_a_combined_object_that_is_lost_is_made_again(
     assert_is_clean(hg)
 
 
-def test_an_object_that_is_lost_before_it_is_combined(
-    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The task that combines waits until the object is made again, as any other reader."""
+def lose_before_combining(hg: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete an object when the tasks that combine are planned."""
 
     def losing(*given: Any) -> Any:
         hg._services.store.delete(segments(hg)[:1])
         return combined_parts(*given)
 
     monkeypatch.setattr(exchange, "combined_parts", losing)
+
+
+def test_an_object_that_is_lost_before_it_is_combined(
+    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that combines waits until the object is made again, as any other reader."""
+    lose_before_combining(hg, monkeypatch)
     out = hg.repartition(df, SUBPARTITIONS, "k")
     assert hg.results()[-1].result.endswith("-combined")
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
@@ -150,14 +155,8 @@ def test_an_index_that_is_lost_before_it_is_combined(
 ) -> None:
     """An index that is too large for its event is in the object only. If that is lost, the task
     that combines states so, and waits for the partition that is made again."""
-    chosen = combined_parts
-
-    def losing(*given: Any) -> Any:
-        hg._services.store.delete(segments(hg)[:1])
-        return chosen(*given)
-
     monkeypatch.setattr(exchange, "choose", partial(_chosen, Way(1, 2)))
-    monkeypatch.setattr(exchange, "combined_parts", losing)
+    lose_before_combining(hg, monkeypatch)
     rows, wide = 100_000, 50_000
     out = hg.repartition(spark.range(0, rows, 1, 2), wide, "id")
     combined = hg.results()[-1]

@@ -4,7 +4,6 @@ processes."""
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,7 +34,9 @@ from .cluster import (
     findings,
     kill_executors,
     kinds,
+    own_job,
     recorded,
+    rows,
     segments,
 )
 from .conftest import Place, build_session, setting
@@ -56,10 +57,7 @@ def spark(place: Place) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def hg(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Headgate]:
-    """Attach a job of its own for each test, so that its log is its own."""
-    name = f"{spark.sparkContext.applicationId}-{zlib.crc32(request.node.name.encode())}"
-    spark.conf.set("spark.headgate.job.id", name)
-    with attach(spark) as attached:
+    with own_job(spark, request.node.name) as attached:
         yield attached
 
 
@@ -67,10 +65,6 @@ def orders(spark: SparkSession) -> DataFrame:
     return spark.range(0, 20_000, 1, 4).select(
         (F.col("id") % 97).alias("k"), F.col("id").alias("v"), F.sha1(F.col("id").cast("string"))
     )
-
-
-def rows(df: DataFrame) -> list[str]:
-    return sorted(map(str, df.select(F.spark_partition_id(), "*").collect()))
 
 
 def test_all_executors_killed(spark: SparkSession) -> None:

@@ -3,7 +3,6 @@ action."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,10 +10,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate import Headgate, attach
+from headgate import Headgate
 from headgate.control.events.types import Lost, Reproduce
 
-from .cluster import attempts_of, audited, findings, kinds, recorded, segments
+from .cluster import attempts_of, audited, findings, kinds, own_job, recorded, rows, segments
 from .conftest import READ_BY_TASKS, build_session, real_place
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
@@ -33,10 +32,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def hg(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Headgate]:
-    """Attach a job of its own for each test, so that its log is its own."""
-    name = f"{spark.sparkContext.applicationId}-{zlib.crc32(request.node.name.encode())}"
-    spark.conf.set("spark.headgate.job.id", name)
-    with attach(spark) as attached:
+    with own_job(spark, request.node.name) as attached:
         yield attached
 
 
@@ -44,10 +40,6 @@ def orders(spark: SparkSession) -> DataFrame:
     return spark.range(0, 4_000, 1, PARTITIONS).select(
         (F.col("id") % 97).alias("k"), F.col("id").alias("v")
     )
-
-
-def rows(df: DataFrame) -> list[str]:
-    return sorted(map(str, df.select(F.spark_partition_id(), "*").collect()))
 
 
 def remove(hg: Headgate, name: str) -> None:

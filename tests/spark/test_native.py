@@ -15,7 +15,7 @@ import pytest
 from pyspark.ml.feature import StringIndexer
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate import Headgate, Unavailable, attach
+from headgate import Headgate, Unavailable
 from headgate.connectors.spark.exchanges.exchange import Exchanger
 
 from .conftest import build_session, real_place
@@ -71,16 +71,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     conf = {"spark.sql.warehouse.dir": str(folder), "spark.sql.streaming.checkpointLocation": ""}
     conf["spark.sql.streaming.checkpointLocation"] = str(Path(folder) / "streams")
     session = build_session(real_place(), "local[2]", **conf)
+    session.conf.set("spark.headgate.sql.enabled", "true")
     session.sql("create table there(k bigint, n bigint) using parquet")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    spark.conf.set("spark.headgate.sql.enabled", "true")
-    with attach(spark) as attached:
-        yield attached
 
 
 @pytest.fixture(params=["true", "false"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from headgate import Headgate, attach
+from headgate import Headgate
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.queries.adaptive import parts_of
 from headgate.connectors.spark.queries.exchange_nodes import Group
@@ -24,6 +24,7 @@ from .entered import detached, left
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 CONF = {
+    "spark.headgate.sql.enabled": "true",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "16KB",
@@ -75,13 +76,6 @@ PLANTED = [
     (columns_of_another, JOINED),
     (a_part_is_lost, JOINED),
 ]
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    spark.conf.set("spark.headgate.sql.enabled", "true")
-    with attach(spark) as attached:
-        yield attached
 
 
 @pytest.mark.parametrize(("plant", "query"), PLANTED)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from headgate import Headgate, attach
+from headgate import Headgate
 
 from ..bench.answers import differs_in_order, near
 from ..bench.measured import left
@@ -37,12 +36,6 @@ def cases(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
     texts = {number: text for number, text in queries().items() if number in QUERIES}
     correct = answers(folder, texts)
     return {number: Case(in_spark(text), correct[number]) for number, text in texts.items()}
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    with attach(spark) as attached:
-        yield attached
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headgate import Headgate, attach
+from headgate import Headgate
 
 from .cluster import findings, recorded
 from .conftest import build_session, real_place
@@ -97,16 +97,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             **{f"spark.sql.catalog.derby{key}": value for key, value in derby.items()},
         },
     )
+    session.conf.set("spark.headgate.sql.enabled", "true")
     session.sql("create namespace derby.n")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    spark.conf.set("spark.headgate.sql.enabled", "true")
-    with attach(spark) as attached:
-        yield attached
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,15 @@ def driver(
     return marked, marked.worker
 
 
+def filled(tmp_path: Path) -> tuple[WorkerSettings, list[str]]:
+    """Return a worker's settings with three folders, and the names of objects in all."""
+    services, worker = driver(folders(tmp_path, "abc"))
+    names = [f"{LAYOUT.prefix}00/r/{number}/1-7/0" for number in range(12)]
+    for name in names:
+        services.store.put(name, b"x", "w")
+    return worker, names
+
+
 def opened(worker: WorkerSettings) -> BlobStore:
     return open_rooted(worker)[0]
 
@@ -203,10 +212,7 @@ def test_markers_stay_with_what_outlives_its_job() -> None:
 @pytest.mark.parametrize("missing", "abc")
 def test_one_of_several_folders_is_missing(tmp_path: Path, missing: str) -> None:
     """Each folder has a marker of its own: what is in the others is read and written."""
-    services, worker = driver(folders(tmp_path, "abc"))
-    names = [f"{LAYOUT.prefix}00/r/{number}/1-7/0" for number in range(12)]
-    for name in names:
-        services.store.put(name, b"x", "w")
+    worker, names = filled(tmp_path)
     shutil.rmtree(tmp_path / missing)
     store, states = opened(worker), set[str]()
     for name in names:
@@ -323,12 +329,9 @@ def test_a_master_finds_nothing_without_the_mount(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", "abc")
 def test_a_master_without_one_of_several_mounts(tmp_path: Path, missing: str) -> None:
-    services, _ = driver(folders(tmp_path, "abc"))
-    names = [f"{LAYOUT.prefix}00/r/{number}/1-7/0" for number in range(12)]
-    for name in names:
-        services.store.put(name, b"x", "w")
+    worker, names = filled(tmp_path)
     (tmp_path / missing).rename(tmp_path / "unmounted")
-    store, _ = Target("", services.worker.store, "").open_bucket()
+    store, _ = Target("", worker.store, "").open_bucket()
     with pytest.raises(Invalid):
         store.delete(names)
     (tmp_path / "unmounted").rename(tmp_path / missing)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -258,18 +258,25 @@ def test_a_driver_that_came_back_is_left_alone(world: World) -> None:
     assert set() == world.storage.deleted
 
 
-@pytest.mark.parametrize("sign", ["a heartbeat", "a fact"])
-def test_a_driver_that_is_heard_again_keeps_its_lease_and_its_master(
-    world: World, sign: str
-) -> None:
-    """A driver that was heard after the list of neglected jobs was made loses nothing, and decides
-    on as if nobody had swept."""
+@contextmanager
+def silent(world: World) -> Iterator[tuple[JobSteps, Announcer, Neglected]]:
+    """Open the steps of a driver that a sweep finds neglected, although it still lives."""
     world.live(*LIVED)
     announcer = Announcer(JOB, "silent", world.clock)
     with closing(JobSteps.open(world.log, announcer, SETTINGS)) as steps:
         drive(steps, world.log, world.storage)
         world.clock.at_ms += 2 * LEASE_MS
         (candidate,) = world.neglected()
+        yield steps, announcer, candidate
+
+
+@pytest.mark.parametrize("sign", ["a heartbeat", "a fact"])
+def test_a_driver_that_is_heard_again_keeps_its_lease_and_its_master(
+    world: World, sign: str
+) -> None:
+    """A driver that was heard after the list of neglected jobs was made loses nothing, and decides
+    on as if nobody had swept."""
+    with silent(world) as (steps, announcer, candidate):
         if sign == "a fact":
             world.log.append(announcer.fact(OTHER[0]))
         else:
@@ -287,18 +294,14 @@ def test_a_driver_that_is_heard_before_its_lease_ends_in_the_log_keeps_it(
 ) -> None:
     """A fact of the driver that the log takes just before `LeaseExpired` makes that fact void: the
     driver's own master goes on, and a later sweep may end the lease."""
-    world.live(*LIVED)
-    announcer, append = Announcer(JOB, "silent", world.clock), world.log.append
+    append = world.log.append
+    with silent(world) as (steps, announcer, candidate):
 
-    def overtaken(event: Event) -> Receipt:
-        if isinstance(event.body, LeaseExpired):
-            append(announcer.fact(OTHER[0]))
-        return append(event)
+        def overtaken(event: Event) -> Receipt:
+            if isinstance(event.body, LeaseExpired):
+                append(announcer.fact(OTHER[0]))
+            return append(event)
 
-    with closing(JobSteps.open(world.log, announcer, SETTINGS)) as steps:
-        drive(steps, world.log, world.storage)
-        world.clock.at_ms += 2 * LEASE_MS
-        (candidate,) = world.neglected()
         monkeypatch.setattr(world.log, "append", overtaken)
         assert sweep(world.log, world.storage, candidate, SETTINGS).came_back
         drive(steps, world.log, world.storage)
@@ -338,12 +341,7 @@ def test_a_session_job_without_a_master_is_named_and_stops_no_other(
 
 def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
     """A sweep fences a driver that was silent and still lives."""
-    world.live(*LIVED)
-    announcer = Announcer(JOB, "silent", world.clock)
-    with closing(JobSteps.open(world.log, announcer, SETTINGS)) as steps:
-        drive(steps, world.log, world.storage)
-        world.clock.at_ms += 2 * LEASE_MS
-        (candidate,) = world.neglected()
+    with silent(world) as (steps, _, candidate):
         sweep(world.log, world.storage, candidate, SETTINGS)
         with pytest.raises(Fenced):
             drive(steps, world.log, world.storage)
