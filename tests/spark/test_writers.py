@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from headgate import Headgate
 
+from ..quick_java import QUICK_JAVA
 from .cluster import findings, recorded
 from .conftest import build_session, real_place
 from .entered import counted, detached, left, stored
@@ -93,7 +94,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "local[2]",
         **{
             "spark.sql.warehouse.dir": folder,
-            "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
+            "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Dderby.system.home={folder}",
             **{f"spark.sql.catalog.derby{key}": value for key, value in derby.items()},
         },
     )
