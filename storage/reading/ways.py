@@ -181,7 +181,10 @@ def _cut(sizes: Longs, bytes_max: Longs, borders: Longs) -> Longs:
     last = np.searchsorted(sums, sums - sizes + bytes_max, "right")
     ends = np.append(borders, len(sizes))
     until = ends[np.searchsorted(ends, numbers, "right")]
-    following = np.minimum(np.maximum(last, numbers + 1), until).tolist()
+    followed_by = np.minimum(np.maximum(last, numbers + 1), until)
+    if (followed_by == numbers + 1).all():  # usual for a wide exchange
+        return numbers
+    following = followed_by.tolist()
     at, groups = 0, list[int]()
     while at < len(sizes):
         groups.append(at)
@@ -196,15 +199,16 @@ def _reads(size: ExchangeSize, slices: Slices, objects: int, limits: Limits) -> 
     shards = firsts(objects, count) or range(0, count, count)
     shard_of, first = np.arange(count) // shards.step, np.array(shards, np.int64)
     near = np.ceil(slices.near_each(first))
-    room = np.array([group_bytes(int(each), limits) for each in near])
-    parts = np.union1d(readers.firsts, first)  # each is read by one task
+    objects_near, of_shard = np.unique(near, return_inverse=True)
+    room = np.array([group_bytes(int(each), limits) for each in objects_near])[of_shard]
+    parts = _united(count, readers.firsts, first)  # each is read by one task
     of_part = shard_of[parts]
     part_bytes = np.add.reduceat(slices.sizes, parts)
     slice_bytes = part_bytes / np.maximum(near[of_part] * np.diff(parts, append=count), 1)
     alone = part_bytes >= np.minimum(room, np.add.reduceat(slices.sizes, first))[of_part]
     alone |= slice_bytes > shared_slice_bytes(readers.executors)
     windows = _cut(slices.sizes, room[shard_of], parts[1:])
-    windows = np.union1d(windows, slices.borders)
+    windows = _united(count, windows, slices.borders)
     requests = slices.requests(windows) + slices.narrowed(windows, limits.window_bytes)
     gets = requests[alone[_group_of(windows, parts)]].sum()
     if not alone.all():
@@ -237,9 +241,9 @@ def _shared(
     slice_bytes = np.add.reduceat(slices.sizes, groups)
     slice_bytes = slice_bytes / np.maximum(near * np.diff(groups, append=count), 1)
     gains = slice_bytes <= shared_slice_bytes(executors)
-    within = np.union1d(groups, slices.borders)  # an object is on one side of a border
+    within = _united(count, groups, slices.borders)  # an object is on one side of a border
     gains, groups = gains[_group_of(within, groups)], within
-    pieces = np.union1d(groups, parts.first)
+    pieces = _united(count, groups, parts.first)
     of_piece = _group_of(pieces, groups)
     wanted = ~parts.alone[_group_of(pieces, parts.first)]
     others = np.repeat(~parts.alone, np.diff(parts.first, append=count))
@@ -257,6 +261,15 @@ def _shared(
     by_executors = by_executors + slices.narrowed(groups, limits.window_bytes) * on
     by_executors = np.minimum(by_executors, by_tasks)
     return float(np.where(gains, by_executors, by_tasks).sum())
+
+
+def _united(count: int, *firsts: Longs) -> Longs:
+    """Return the first subpartitions of the groups of `count` neighbours that begin where those of
+    any of `firsts` begin."""
+    begins = np.zeros(count, np.bool_)
+    for first in firsts:
+        begins[first] = True
+    return np.flatnonzero(begins)
 
 
 def _group_of(subpartitions: Longs, groups: Longs) -> Longs:
@@ -302,7 +315,7 @@ def most_requests(size: ExchangeSize) -> float:
 
 def choose(size: ExchangeSize, limits: Limits, costs: StoreCosts) -> Prediction:
     """Return the cheapest way, with the price of the processors, among those that do not send too
-    many requests. If all do, return the one that sends the fewest."""
+    many requests. If all do, return the one that sends about the fewest."""
     most, slots = most_requests(size), min(size.readers.slots, size.readers.tasks)
 
     def price_usd(prediction: Prediction) -> float:
@@ -312,12 +325,16 @@ def choose(size: ExchangeSize, limits: Limits, costs: StoreCosts) -> Prediction:
     least = costs.storage_usd(size.stored_bytes) + (_STAGE_S + _READ_S) * slots * _SLOT_SECOND_USD
     if direct.requests <= most and price_usd(direct) <= least:  # another stage alone costs more
         return direct
-    for steps in (4, 32):  # look closer where no way of the first look is within the limit
-        ways = _ways(size, limits, steps)
-        predictions = [direct, *(predict(size, way, limits, costs) for way in ways)]
-        if bounded := [each for each in predictions if each.requests <= most]:
-            return min(bounded, key=price_usd)
-    return min(predictions, key=lambda each: each.requests)
+    predictions = [direct, *(predict(size, way, limits, costs) for way in _ways(size, limits, 4))]
+    if all(each.requests > most for each in predictions):
+        fewest = sorted(predictions[1:], key=lambda each: each.requests)[:2]
+        predictions += [  # look closer where the fewest requests are
+            predict(size, way, limits, costs)
+            for way in _ways(size, limits, 32)
+            if any(3 / 4 <= way.bundles / each.way.bundles <= 4 / 3 for each in fewest)
+        ]
+    bounded = [each for each in predictions if each.requests <= most]
+    return min(bounded, key=price_usd) if bounded else min(predictions, key=lambda it: it.requests)
 
 
 def _ways(size: ExchangeSize, limits: Limits, steps: int) -> Iterator[Way]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, sqrt
@@ -383,6 +384,15 @@ def test_large_partitions_are_looked_at_closely(
     """Near the limit there may be one way within it. Beyond it, the fewest requests are sent."""
     size = even_size(wide, wide, wide * MIB, wide * 32 * MIB, executors)
     assert choose(size, Limits(), COSTS[store]).requests <= beyond * most_requests(size)
+
+
+def test_a_wide_exchange_is_looked_at_quickly() -> None:
+    """Also where no way is within the limit, the driver predicts few ways, each in a moment."""
+    wide = 10_000
+    size = even_size(wide, wide, wide * 100_000, wide * (5 << 30), 50)
+    before_s = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    assert choose(size, Limits(files=True), COSTS["s3-standard"]).requests > most_requests(size)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before_s < 2.5
 
 
 @given(
