@@ -27,7 +27,7 @@ from . import types as ev
 
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
-VERSION = 8
+VERSION = 9
 KIND_HEADER = "headgate-type"
 
 TEXT_CHARS_MAX = 2_000  # of a text that an exception, an operator or a stranger gives

@@ -28,6 +28,8 @@ class SegmentSummary:
 
     Empty if the index is too large for an event; then only the segment's footer has it.
     """
+    format: int = 2
+    """The format of the object; events before version 9 know only this one."""
 
 
 # Facts

@@ -10,13 +10,13 @@ from typing import TypeAlias
 import numpy as np
 
 from ...control.contract import ShuffleDescriptor
-from ...control.errors import Corrupt
+from ...control.errors import Corrupt, Invalid
 from ...control.events.types import SegmentSummary
 from ...control.ids import AttemptId, JobId, ResultId
 from ...control.model.state import ResultState
 from ..stores.port import BlobStore, ByteRange
 from .layout import Layout
-from .segment import Longs, SegmentIndex, Sums, fetch_index
+from .segment import MAGICS, Longs, SegmentIndex, Sums, fetch_index
 
 AnnouncedSegment: TypeAlias = tuple[AttemptId, SegmentSummary]
 
@@ -240,9 +240,15 @@ def locate(
 
     Raises:
         Corrupt: the segment's index is not sound, or does not add up to the announced rows.
+        Invalid: the object has a format of a newer version.
         Lost: the index was not in the event, and the object is gone.
     """
     name = layout.segment(attempt, segment.number)
+    if segment.format not in MAGICS:
+        raise Invalid(
+            f"{name} was written by a newer Headgate, in format {segment.format}, and this one "
+            f"knows {max(MAGICS)}: upgrade this one"
+        )
     if segment.index:
         index = SegmentIndex.unpacked(segment.index, subpartitions)
     else:

@@ -1,26 +1,28 @@
-"""The segment: a valid Arrow IPC file whose batches are ordered by subpartition.
+"""The segment: a valid Arrow IPC file whose batches are ordered by subpartition, or a packed file.
 
 The footer's metadata has the format version and the attempt. Behind the footer's own content, where
 Arrow does not look, stands the index. It has the rows, bytes and checksum of each subpartition that
 is not empty. Subpartitions follow each other without a gap, so that neighbours are one byte range.
 The place of the first one follows from the schema.
+
+A packed file is alike, but its messages are packed, and its footer has nothing but the index. It
+does not begin and end as an Arrow file does, so that no other reader takes it for an empty one.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
+from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.ipc as ipc
 import xxhash
 
 from ...control.errors import Corrupt, Invalid, Lost
@@ -30,9 +32,9 @@ from ..stores.port import BlobStore, ByteRange, Bytes, byte_view, forget_pages
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FORMAT = "2"
+ARROW, PACKED = 2, 3  # the formats of segments
+MAGICS = MappingProxyType({ARROW: b"ARROW1", PACKED: b"PACKED"})
 
-_MAGIC = b"ARROW1"
 _MAGIC_BYTES = 8
 TAIL = struct.Struct("<i6s")  # the length of the footer, and the magic
 ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
@@ -40,9 +42,6 @@ _PACKED = 0.7  # of an entry's bytes are left when an index is compressed
 HEAD_BYTES = 16  # of an index: its checksum, and the offset of the first batch
 COUNT_MAX = (1 << 32) - 1  # of the bytes or rows of a subpartition
 _START_MAX = 1 << 40  # 1 TiB: far more than any schema needs
-_SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
-_COPIED_BYTES_MAX = 1 << 20
-_JOINED_BYTES = 32 << 20
 READ_BYTES = 32 << 20
 INLINE_BYTES_MAX, INLINE_TOTAL_BYTES = 128 << 10, 16 << 20
 _SEAL = struct.Struct("<QI")  # a checksum of attempt and index, and the length of the index
@@ -180,28 +179,35 @@ class SegmentIndex:
 
 def batches_start(schema: pa.Schema) -> int:
     """Return the offset of the first batch in a file of this schema."""
-    return _MAGIC_BYTES + int(schema.serialize().size)
+    return len(packed_head(schema))
 
 
-def footer_metadata(attempt: AttemptId, subpartitions: int) -> dict[str, str]:
+def packed_head(schema: pa.Schema) -> bytes:
+    """Return the begin of a packed file."""
+    stated: bytes = schema.serialize().to_pybytes()
+    return MAGICS[PACKED].ljust(_MAGIC_BYTES, b"\0") + stated
+
+
+def footer_metadata(attempt: AttemptId, subpartitions: int, form: int = ARROW) -> dict[str, str]:
     """Return the footer's metadata."""
     return {
-        "headgate.format": FORMAT,
+        "headgate.format": str(form),
         "headgate.attempt": str(attempt),
         "headgate.subpartitions": str(subpartitions),
     }
 
 
-def ending(footer_bytes: int, index: SegmentIndex, attempt: AttemptId) -> bytes:
+def ending(footer_bytes: int, index: SegmentIndex, attempt: AttemptId, form: int) -> bytes:
     """Return the end of a file: the index, and the length of the footer with the index. Before it
     stands a footer of so many bytes."""
     entries = index.entries()
-    sealed = entries + _SEAL.pack(_seal(entries, attempt, len(index.rows)), len(entries))
-    return sealed + TAIL.pack(footer_bytes + len(sealed), _MAGIC)
+    seal = _seal(entries, attempt, len(index.rows), form)
+    sealed = entries + _SEAL.pack(seal, len(entries))
+    return sealed + TAIL.pack(footer_bytes + len(sealed), MAGICS[form])
 
 
-def _seal(entries: bytes, attempt: AttemptId, subpartitions: int) -> int:
-    known = " ".join(footer_metadata(attempt, subpartitions).values())
+def _seal(entries: bytes, attempt: AttemptId, subpartitions: int, form: int) -> int:
+    known = " ".join(footer_metadata(attempt, subpartitions, form).values())
     return xxhash.xxh3_64_intdigest(known.encode() + entries)
 
 
@@ -231,78 +237,14 @@ def fetch_index(
     rest_bytes = _SEAL.size + TAIL.size
     end_bytes = min(size_bytes, HEAD_BYTES + ENTRY.itemsize * subpartitions + rest_bytes)
     end = store.get(name, ByteRange(size_bytes - end_bytes, end_bytes))
-    if len(end) < rest_bytes or end[-len(_MAGIC) :] != _MAGIC:
-        raise Corrupt(f"{name} does not end as an Arrow file does")
+    form = next((form for form, magic in MAGICS.items() if end[-len(magic) :] == magic), None)
+    if len(end) < rest_bytes or form is None:
+        raise Corrupt(f"{name} does not end as a segment does")
     seal, length = _SEAL.unpack(end[-rest_bytes : -TAIL.size])
     entries = bytes(end[:-rest_bytes][-length:])
-    if len(entries) != length or _seal(entries, attempt, subpartitions) != seal:
+    if len(entries) != length or _seal(entries, attempt, subpartitions, form) != seal:
         raise Corrupt(
             f"{name} is not a segment of attempt {attempt} with {subpartitions} subpartitions in "
-            f"format {FORMAT}, or the index at its end is damaged"
+            f"format {form}, or the index at its end is damaged"
         )
     return SegmentIndex.from_entries(entries, subpartitions)
-
-
-def decode(part: memoryview, schema: bytes, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the batches in a slice's bytes, whose checksum was verified, one at a time. Few bytes
-    are copied after the schema, because that costs less than reading them piece by piece.
-
-    Raises:
-        Corrupt: the bytes are no batches of this schema, or have another number of rows.
-    """
-    try:
-        left, few = rows, len(part) <= _COPIED_BYTES_MAX
-        stream = schema + part if few else pa.PythonFile(_Chain(schema, part), "r")
-        with ipc.open_stream(stream, options=_SERIAL) as batches:
-            for batch in batches:
-                left -= batch.num_rows
-                if left < 0:
-                    break
-                yield batch
-    except (pa.ArrowException, EOFError, OSError) as exc:
-        raise Corrupt(f"the bytes are not batches of the result's schema: {exc}") from exc
-    if left:
-        raise Corrupt(f"{rows - left} rows, expected {rows}")
-
-
-def decode_joined(part: memoryview, schema: bytes, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in the bytes of neighbouring slices as few batches, none of which takes much
-    memory. Their checksums were verified.
-
-    Raises:
-        Corrupt: the bytes are no batches of this schema, or have another number of rows.
-    """
-    waiting, size_bytes = list[pa.RecordBatch](), 0
-    for batch in decode(part, schema, rows):
-        waiting.append(batch)
-        size_bytes += batch.nbytes
-        if size_bytes >= _JOINED_BYTES:
-            yield pa.concat_batches(waiting)
-            waiting, size_bytes = [], 0
-    if waiting:
-        yield pa.concat_batches(waiting)
-
-
-class _Chain:
-    """Joins buffers into one file that is read without copying. It has the methods that Arrow
-    calls."""
-
-    closed = False
-
-    def __init__(self, *parts: Bytes) -> None:
-        self._parts = deque(map(pa.py_buffer, parts))
-
-    def read_buffer(self, size: int) -> pa.Buffer:
-        """Return up to `size` bytes, all of them from one part."""
-        if not self._parts:
-            return pa.py_buffer(b"")
-        part = self._parts.popleft()
-        if size < part.size:
-            self._parts.appendleft(part.slice(size))
-        return part.slice(0, size)
-
-    def read(self, size: int) -> bytes:
-        return bytes(self.read_buffer(size))
-
-    def close(self) -> None:
-        self._parts.clear()

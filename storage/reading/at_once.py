@@ -10,7 +10,7 @@ import xxhash
 
 from ...control.errors import Corrupt, Unavailable
 from ..format.manifest import FETCHES_AT_ONCE, Manifest, Source
-from ..format.segment import decode
+from ..format.messages import decode
 from ..stores.port import BlobStore, ByteRange
 from .read_plan import alone
 

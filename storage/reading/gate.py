@@ -22,7 +22,7 @@ from ...control.inquiry.job_view import JobView
 from ...control.log import Receipt
 from ..contract import InputGateDeployment
 from ..format.layout import segment_number
-from ..format.segment import decode
+from ..format.messages import decode
 from ..runtime import JobClients
 from .lost_objects import LostObjects, ViewNews
 from .range_cache import RangeCache

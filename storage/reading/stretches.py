@@ -21,7 +21,8 @@ from ...control.errors import Corrupt, Lost
 from ...control.events.types import Consumed
 from ..contract import InputGate, InputGateDeployment
 from ..format.manifest import Manifest, Source
-from ..format.segment import Longs, decode_joined
+from ..format.messages import decode_joined
+from ..format.segment import Longs
 from ..runtime import JobClients
 from ..stores.port import ByteRange
 from .range_cache import RangeCache

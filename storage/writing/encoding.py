@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,25 @@ import xxhash
 
 from ...control.errors import Invalid
 from ...control.ids import AttemptId
+from ..format.messages import pack
 from ..format.segment import (
+    ARROW,
     ENTRY,
+    PACKED,
     TAIL,
     Longs,
     SegmentIndex,
     batches_start,
     ending,
     footer_metadata,
+    packed_head,
 )
 
 BATCH_BYTES = 4 << 20
-ROOM_BYTES = 256 << 20
+_FRAMING_BYTES = 1 << 20
+_MANY_COLUMNS = 128
+_TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+_LISTS = (pa.ListType, pa.LargeListType, pa.MapType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class Run:
 class Segment:
     body: memoryview
     index: SegmentIndex
+    form: int = ARROW
 
 
 def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int) -> Run:
@@ -66,40 +74,61 @@ def in_order(subpartitions: npt.NDArray[np.integer[Any]]) -> bool:
     return bool(np.all(subpartitions[1:] >= subpartitions[:-1]))
 
 
-def pieces(runs: list[Run], segment_bytes: int) -> Iterator[list[Run]]:
-    """Yield the runs of neighbouring subpartitions that are encoded together: all of them, unless
-    they would ask for far more room than the rows take. Each of many columns takes some room for
-    each subpartition, however few rows it has."""
+def form_of(runs: list[Run]) -> int:
+    """Return the format for a segment of these rows. Packed, if the framing of their batches takes
+    more than half of what the rows take. Little framing may stay, because any Arrow reader opens
+    the other format. So may more of it if there are few columns, for which packing takes twice the
+    CPU time of Arrow's own messages."""
     rows: Longs = np.sum([run.rows for run in runs], axis=0)
-    filled = np.flatnonzero(rows)
-    room_bytes = _bytes_max(runs, runs[0].batch.schema, len(filled))
-    count = min(len(filled), -(-room_bytes // max(ROOM_BYTES, 4 * segment_bytes)))
-    firsts = [0, *(int(filled[len(filled) * at // count]) for at in range(1, count)), len(rows)]
-    for first, end in pairwise(firsts):
-        yield [part for run in runs if (part := _part(run, first, end)).batch.num_rows]
+    columns = len(_kinds(runs[0].batch.schema))
+    framing_bytes = int(np.count_nonzero(rows)) * (256 + 64 * columns)
+    least_bytes = _FRAMING_BYTES if columns >= _MANY_COLUMNS else 48 * _FRAMING_BYTES
+    rows_bytes = sum(_batch_bytes(run.batch) for run in runs)
+    return PACKED if framing_bytes > max(least_bytes, rows_bytes // 2) else ARROW
 
 
-def _part(run: Run, first: int, end: int) -> Run:
-    """Return the rows of neighbouring subpartitions, without copying them."""
-    rows = np.zeros_like(run.rows)
-    rows[first:end] = run.rows[first:end]
-    return Run(run.batch.slice(int(run.rows[:first].sum()), int(rows.sum())), rows)
-
-
-def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
+def encode(runs: list[Run], codec: str, attempt: AttemptId, form: int = ARROW) -> Segment:
     """Merge runs into one file, ordered by subpartition."""
+    return (_pack if form == PACKED else _encode)(runs, codec, attempt)
+
+
+def _pack(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
+    room, head = BytesIO(), packed_head(runs[0].batch.schema)
+    room.write(head)
+    rows: Longs = np.sum([run.rows for run in runs], axis=0)
+    index = SegmentIndex(len(head), rows, np.zeros_like(rows), np.zeros(len(rows), np.uint64))
+    for subpartition, batches in _slices(runs, rows, PACKED):
+        digest = xxhash.xxh3_64()
+        for batch in batches:
+            for part in pack(batch, codec):
+                digest.update(part)
+                index.sizes[subpartition] += room.write(part)
+        index.checksums[subpartition] = digest.intdigest()
+    room.write(ending(0, index, attempt, PACKED))
+    return Segment(room.getbuffer(), index, PACKED)
+
+
+def _encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
     rows: Longs = np.sum([run.rows for run in runs], axis=0)
     schema, filled = runs[0].batch.schema, int(np.count_nonzero(rows))
     metadata = footer_metadata(attempt, len(rows))
     options = ipc.IpcWriteOptions(compression=None if codec == "none" else codec, use_threads=False)
     room = pa.allocate_buffer(_bytes_max(runs, schema, filled))
     body = memoryview(room).cast("B")
+    start = before = batches_start(schema)
+    index = SegmentIndex(start, rows, np.zeros_like(rows), np.zeros(len(rows), np.uint64))
     with pa.FixedSizeBufferWriter(room) as sink:
         with ipc.new_file(sink, schema, options=options, metadata=metadata) as writer:
-            index = _write_batches(writer, sink, body, runs, rows)
+            for subpartition, batches in _slices(runs, rows, ARROW):
+                for batch in batches:
+                    writer.write_batch(batch)
+                end = sink.tell()
+                index.sizes[subpartition] = end - before
+                index.checksums[subpartition] = xxhash.xxh3_64_intdigest(body[before:end])
+                before = end
         end = sink.tell() - TAIL.size
     footer_bytes, _ = TAIL.unpack(body[end : end + TAIL.size])
-    last = ending(footer_bytes, index, attempt)
+    last = ending(footer_bytes, index, attempt, ARROW)
     body[end : end + len(last)] = last
     return Segment(body[: end + len(last)], index)
 
@@ -110,14 +139,17 @@ def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
     raw = sum(_batch_bytes(run.batch) + sum(map(_nulls_bytes, run.batch.columns)) for run in runs)
     # two neighbouring batches of a subpartition are larger than the limit of one
     batches = filled + 2 * (raw // BATCH_BYTES)
-    fields = sum(1 + _inner_fields(field.type) for field in schema)
     head = 2 * int(schema.serialize().size)
     index_bytes = filled * ENTRY.itemsize
-    return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * fields) + index_bytes
+    return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * len(_kinds(schema))) + index_bytes
 
 
-def _inner_fields(kind: pa.DataType) -> int:
-    return sum(1 + _inner_fields(kind.field(at).type) for at in range(kind.num_fields))
+def _kinds(schema: pa.Schema) -> list[pa.DataType]:
+    """Return the types of all columns, with those inside of others."""
+    kinds = [field.type for field in schema]
+    for kind in kinds:  # which grow meanwhile
+        kinds += [kind.field(at).type for at in range(kind.num_fields)]
+    return kinds
 
 
 def _nulls_bytes(column: pa.Array) -> int:
@@ -136,42 +168,30 @@ def _batch_bytes(rows: pa.RecordBatch) -> int:
     return max(int(rows.nbytes), int(rows.num_rows))
 
 
-def _has_lists(kind: pa.DataType) -> bool:
-    inner = [kind.field(at).type for at in range(kind.num_fields)]
-    return isinstance(kind, (pa.ListType, pa.LargeListType, pa.MapType)) or any(
-        map(_has_lists, inner)
-    )
-
-
-def _write_batches(
-    writer: ipc.RecordBatchFileWriter,
-    sink: pa.NativeFile,
-    body: memoryview,
-    runs: list[Run],
-    rows: Longs,
-) -> SegmentIndex:
-    """Write each subpartition as batches of bounded size, and return the index. What the writer
-    gives to the sink is then in the body."""
+def _slices(
+    runs: list[Run], rows: Longs, form: int
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """Yield each subpartition that is not empty, with its rows as batches of bounded size."""
     firsts = [(np.cumsum(run.rows) - run.rows).tolist() for run in runs]
     counts = [run.rows.tolist() for run in runs]
-    schema = runs[0].batch.schema
-    start = end = batches_start(schema)
-    sizes, sums = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64)
+    kinds = _kinds(runs[0].batch.schema)
+    # of a text in a piece of a run, Arrow writes up to 64 bytes of the texts behind it, too
+    short = form == PACKED and any(kind in _TEXTS for kind in kinds)
     # if all lists of a piece are empty, Arrow writes the offsets of the whole run for it
-    copied = any(_has_lists(field.type) for field in schema)
+    copied = any(isinstance(kind, _LISTS) for kind in kinds)
     for subpartition in np.flatnonzero(rows).tolist():
         pieces = [
             run.batch.slice(first[subpartition], count[subpartition])
             for run, first, count in zip(runs, firsts, counts, strict=True)
             if count[subpartition]
         ]
-        merged = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-        for batch in cut(merged):
-            writer.write_batch(pa.concat_batches([batch]) if copied else batch)
-        before, end = end, sink.tell()
-        sizes[subpartition] = end - before
-        sums[subpartition] = xxhash.xxh3_64_intdigest(body[before:end])
-    return SegmentIndex(start, rows, sizes, sums)
+        joined = short or len(pieces) > 1
+        batches = cut(pa.concat_batches(pieces) if joined else pieces[0])
+        yield subpartition, (map(_copied, batches) if copied else batches)
+
+
+def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.concat_batches([batch])
 
 
 def cut(rows: pa.RecordBatch, bytes_max: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:

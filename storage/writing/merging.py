@@ -1,7 +1,8 @@
 """Merging of segments into one, by copying their bytes.
 
-A slice is Arrow messages, so the slices of one subpartition can stand behind each other as they
-are. Only the file's footer, which has the place of each message and the index, is made anew.
+A slice is messages, plain or packed, so the slices of one subpartition can stand behind each other
+as they are. Only the file's footer, which has the place of each plain message and the index, is
+made anew.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import xxhash
 
 from ...control.errors import Corrupt
 from ...control.ids import AttemptId
-from ..format.segment import TAIL, Longs, SegmentIndex, ending, footer_metadata
+from ..format.segment import ARROW, TAIL, Longs, SegmentIndex, ending, footer_metadata
 from ..stores.port import Bytes
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # behind the last message
@@ -55,10 +56,14 @@ class SpillSegment:
 
 
 def merge(
-    file: BinaryIO, segments: Sequence[SpillSegment], schema: pa.Schema, attempt: AttemptId
+    file: BinaryIO,
+    segments: Sequence[SpillSegment],
+    schema: pa.Schema,
+    attempt: AttemptId,
+    form: int,
 ) -> SegmentIndex:
     """Write the wanted rows of segments as one segment, and return its index. Rows of a
-    subpartition are in the order of the segments.
+    subpartition are in the order of the segments, all of which have this format.
 
     Raises:
         Corrupt: the bytes of a segment are no longer those that were encoded.
@@ -81,11 +86,14 @@ def merge(
         checksums[subpartition] = digest.intdigest()
     rows: Longs = np.sum([np.where(it.wanted, it.index.rows, 0) for it in segments], axis=0)
     index = SegmentIndex(first, rows, sizes.sum(axis=0), checksums)
-    ends = first + np.cumsum(sizes.T).reshape(sizes.T.shape).T
-    moved = zip(segments, starts, ends - sizes, strict=True)
-    blocks = np.concatenate([_moved_blocks(*each) for each in moved])
-    footer = _footer(schema, footer_metadata(attempt, len(rows)), np.sort(blocks, order="offset"))
-    file.writelines([_END, footer, ending(len(footer), index, attempt)])
+    footer = b""
+    if form == ARROW:
+        ends = first + np.cumsum(sizes.T).reshape(sizes.T.shape).T
+        moved = zip(segments, starts, ends - sizes, strict=True)
+        blocks = np.sort(np.concatenate([_moved_blocks(*each) for each in moved]), order="offset")
+        footer = _footer(schema, footer_metadata(attempt, len(rows)), blocks)
+        file.write(_END)
+    file.writelines([footer, ending(len(footer), index, attempt, form)])
     file.flush()
     return index
 

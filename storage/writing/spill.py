@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...control.ids import AttemptId
-from ..format.segment import COUNT_MAX, Longs, SegmentIndex
+from ..format.segment import ARROW, COUNT_MAX, Longs, SegmentIndex
 from ..local_file import LocalFile
 from ..runtime import JobClients
 from ..stores.port import Bytes
@@ -42,6 +42,7 @@ class Spill:
         self._in_memory: list[bytes] = []
         self._in_files: list[_FilePart] = []
         self._indexes: list[SegmentIndex] = []
+        self._form = ARROW
 
     @classmethod
     def of(cls, clients: JobClients) -> Spill | None:
@@ -57,11 +58,12 @@ class Spill:
     def is_empty(self) -> bool:
         return not self._indexes
 
-    def fits(self, index: SegmentIndex) -> bool:
-        """Return whether a segment may be in one object with those that are held: its footer does
-        not become large."""
+    def fits(self, segment: Segment) -> bool:
+        """Return whether a segment may be in one object with those that are held: it has the same
+        format, and the object's footer does not become large."""
         count = len(self._indexes) + 1
-        return count == 1 or count * len(index.sizes) <= SLICES_MAX
+        few = count * len(segment.index.sizes) <= SLICES_MAX
+        return count == 1 or (few and segment.form == self._form)
 
     def hold(self, segment: Segment) -> bool:
         """Hold a segment. Return False if there is no room for it."""
@@ -71,6 +73,7 @@ class Spill:
         elif not self._hold_in_file(segment):
             return False
         self._indexes.append(segment.index)
+        self._form = segment.form
         return True
 
     def _hold_in_file(self, segment: Segment) -> bool:
@@ -124,14 +127,14 @@ class Spill:
         segments = [segment for segment in parts if segment.size_bytes] or parts[:1]
         if sum(segment.size_bytes for segment in segments) <= in_memory_bytes:
             room = BytesIO()
-            index = merge(room, segments, schema, attempt)
-            return Segment(room.getbuffer(), index)
+            index = merge(room, segments, schema, attempt, self._form)
+            return Segment(room.getbuffer(), index, self._form)
         with LocalFile(self._folders) as files:
             file, index = files.write(
                 sum(segment.size_bytes for segment in segments),
-                lambda file: merge(file, segments, schema, attempt),
+                lambda file: merge(file, segments, schema, attempt, self._form),
             )
-            return Segment(_mapped(file), index)
+            return Segment(_mapped(file), index, self._form)
 
     def _waiting(self) -> list[SegmentPart]:
         return [*self._in_files, *(memoryview(body) for body in self._in_memory)]
@@ -141,7 +144,7 @@ class Spill:
         mapped = {part.file: _mapped(part.file) for part in self._in_files}
         bodies = [mapped[part.file][part.place.start : part.place.stop] for part in self._in_files]
         bodies += [memoryview(body) for body in self._in_memory]
-        return list(map(Segment, bodies, self._indexes))
+        return [Segment(*each, self._form) for each in zip(bodies, self._indexes, strict=True)]
 
 
 def objects_of(indexes: Sequence[SegmentIndex], slice_bytes: int) -> Longs:

@@ -20,9 +20,9 @@ import xxhash
 from ...control.errors import Closed, Invalid
 from ...control.events.types import AttemptFailed, AttemptStarted, Produced, SegmentSummary
 from ..contract import SEGMENT_BYTES_MAX, ResultPartitionDeployment
-from ..format.segment import Longs, checksum, inline_bytes, signed
+from ..format.segment import ARROW, Longs, checksum, inline_bytes, signed
 from ..runtime import JobClients
-from .encoding import BATCH_BYTES, Run, Segment, encode, in_order, pieces, sort
+from .encoding import BATCH_BYTES, Run, Segment, encode, form_of, in_order, sort
 from .fingerprint import Fingerprint
 from .spill import Spill
 
@@ -47,6 +47,7 @@ class SegmentWriter:
         self._unsorted_rows = 0
         self._held_bytes = 0
         self._plain_bytes = 0
+        self._form = ARROW
         self._summaries: list[SegmentSummary] = []
         self._content = xxhash.xxh3_64()  # of rows and checksums, without the attempt's name
         self._rows = None if deployment.ordered else Fingerprint(deployment.subpartitions)
@@ -147,20 +148,19 @@ class SegmentWriter:
         self._sort()
         if not self._runs:
             return
-        *first, last = pieces(self._runs, self._clients.limits.segment_bytes)
-        self._runs.clear()
+        runs, self._runs = self._runs, []
         self._held_bytes = 0
-        for runs in first:
-            self._end(encode(runs, it.codec, it.attempt))
         if is_last and self._spill is not None and self._spill.is_empty:
             self._spill = None  # a partition of one segment needs no file
-        self._end(encode(last, it.codec, it.attempt), is_last)
+        if self._form == ARROW:  # once packed, always packed: few objects have another format
+            self._form = form_of(runs)
+        self._end(encode(runs, it.codec, it.attempt, self._form), is_last)
 
     def _end(self, segment: Segment, is_last: bool = False) -> None:
         """Let a segment wait, or store it."""
         self._content.update(segment.index.rows.tobytes())
         self._content.update(segment.index.checksums.tobytes())
-        if self._spill is not None and not self._spill.fits(segment.index):
+        if self._spill is not None and not self._spill.fits(segment):
             self._store_held(rows_wait=True)
             self._spill = Spill.of(self._clients)
         if self._spill is None or not self._spill.hold(segment):
@@ -191,7 +191,9 @@ class SegmentWriter:
         self._inline_bytes -= len(inline)
         number, rows = len(self._summaries), int(segment.index.rows.sum())
         self._summaries.append(
-            SegmentSummary(number, len(segment.body), rows, checksum(segment.body), inline)
+            SegmentSummary(
+                number, len(segment.body), rows, checksum(segment.body), inline, segment.form
+            )
         )
         if is_last:
             self._put(number, segment)

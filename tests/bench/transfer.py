@@ -43,7 +43,8 @@ from headgate.storage.contract import InputGateDeployment, ResultPartitionDeploy
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
-from headgate.storage.format.segment import Longs, decode
+from headgate.storage.format.messages import decode
+from headgate.storage.format.segment import Longs
 from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import plan
 from headgate.storage.stores.open_store import open_store

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
+from headgate.control.events.types import SegmentSummary
 from headgate.control.model.persistent import PersistentMap
 from headgate.control.model.state import ResultState
 from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import Objects
 
-from .segments import Part, exchange
+from .segments import CODECS, Part, exchange, packed_from
 
 PARTITIONS, SUBPARTITIONS = 3, 6
+KINDS = (*CODECS, "packed")  # of segments
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int32()))])
 LIMITS = Limits(segment_bytes=600, join_bytes=0)
 
@@ -42,8 +45,9 @@ PARTS = [part(partition) for partition in range(PARTITIONS)]
 class Sound:
     """A sound result: its objects, its manifest, and the rows of each subpartition."""
 
-    def __init__(self, codec: str) -> None:
-        with exchange(SCHEMA, PARTS, SUBPARTITIONS, codec, LIMITS) as written:
+    def __init__(self, kind: str) -> None:
+        codec, nth = ("lz4", 0) if kind == "packed" else (kind, 1_000)
+        with packed_from(nth), exchange(SCHEMA, PARTS, SUBPARTITIONS, codec, LIMITS) as written:
             self.descriptor, self.state = written.descriptor, written.state
             self.objects = dict(written.objects)
             self.manifest = written.manifest()
@@ -66,9 +70,15 @@ sound = cache(Sound)
 
 def without_indexes(state: ResultState) -> ResultState:
     """Return the same result without the indexes in its events, as if they had been too large."""
+    return with_segments(state, lambda summary: replace(summary, index=b""))
+
+
+def with_segments(
+    state: ResultState, change: Callable[[SegmentSummary], SegmentSummary]
+) -> ResultState:
+    """Return the same result with other statements about its segments."""
     attempts = {
-        attempt: produced
-        and replace(produced, segments=tuple(replace(s, index=b"") for s in produced.segments))
+        attempt: produced and replace(produced, segments=tuple(map(change, produced.segments)))
         for attempt, produced in state.production.attempts.items()
     }
     production = replace(state.production, attempts=PersistentMap(attempts))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +32,14 @@ from headgate.storage.contract import InputGateDeployment, ResultPartitionDeploy
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
+from headgate.storage.format.segment import ARROW, PACKED
 from headgate.storage.limits import Limits
 from headgate.storage.reading.at_once import read_at_once
 from headgate.storage.runtime import Runtime
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore
+from headgate.storage.writing import writer
+from headgate.storage.writing.encoding import Run
 
 JOB = JobId("job")
 RESULT = ResultId("r1")
@@ -230,6 +234,19 @@ def tabled(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 
 def attempt_of(partition: int) -> AttemptId:
     return AttemptId(PartitionId(RESULT, partition), 1, 100 + partition)
+
+
+@contextmanager
+def packed_from(nth: int) -> Iterator[None]:
+    """Pack the segments from the `nth` on, and the later ones of the same attempts, whatever rows
+    they have."""
+    made = itertools.count()
+
+    def form(runs: list[Run]) -> int:
+        return PACKED if next(made) >= nth else ARROW
+
+    with patch.object(writer, "form_of", form):
+        yield
 
 
 @contextmanager

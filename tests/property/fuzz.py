@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+import pyarrow as pa
 import xxhash
 
 from headgate.control.clock import SYSTEM_CLOCK
@@ -27,12 +28,12 @@ from headgate.control.model.state import ResultState
 from headgate.control.snapshots import container
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
-from headgate.storage.format import manifest_shards, segment
+from headgate.storage.format import manifest_shards, messages, segment
 from headgate.storage.stores.memory import MemoryBlobStore
 
 from ..doubles.damaged import SUBPARTITIONS, sound
 from ..doubles.events import BODIES, GOLDEN, event
-from ..doubles.segments import RESULT
+from ..doubles.segments import CODECS, RESULT
 from .lifecycle_model import JOB, OPENING, RESULTS, run
 
 ROOM_BYTES = 256 << 20  # on top of the memory at the start
@@ -76,7 +77,17 @@ def readers() -> Iterator[Reader]:
         store = MemoryBlobStore({"o": (raw, "w")})
         return segment.fetch_index(store, "o", len(body), attempt, SUBPARTITIONS)
 
-    yield Reader("footer", footer, [body])
+    packed = sound("packed").objects[source.name][0]
+    yield Reader("footer", footer, [body, packed.rjust(len(body))])
+    rows = pa.record_batch([pa.array(range(9))] * 9, [*map(str, range(9))])
+    schema = rows.schema.serialize().to_pybytes()
+
+    def unpacked(raw: bytes) -> object:
+        return list(messages.decode(memoryview(raw), schema, 9))
+
+    yield Reader(
+        "packed message", unpacked, [b"".join(messages.pack(rows, codec)) for codec in CODECS]
+    )
     shard = manifest_shards.encode(written.manifest)
     yield Reader("manifest", lambda raw: manifest_shards.decode(raw, RESULT), [shard])
 

@@ -11,8 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.control.ids import AttemptId, PartitionId, ResultId
-from headgate.storage.format.segment import decode
-from headgate.storage.writing.encoding import BATCH_BYTES, Segment, encode, sort
+from headgate.storage.format.messages import decode
+from headgate.storage.format.segment import ARROW, PACKED
+from headgate.storage.writing.encoding import BATCH_BYTES, Run, Segment, encode, form_of, sort
+
+from ..doubles.segments import CODECS
 
 ATTEMPT = AttemptId(PartitionId(ResultId("r1"), 0), 1, 0)
 MANY = 100_000
@@ -129,3 +132,51 @@ def test_empty_lists_take_no_room(codec: str, value: object) -> None:
     run = sort([rows], [np.arange(MANY) % subpartitions], subpartitions)
     sizes = encode([run], codec, ATTEMPT).index.sizes
     assert max(sizes[100:]) < 1_000
+
+
+def spread(columns: int, rows: int, subpartitions: int) -> Run:
+    """Return rows that no codec makes much smaller, as many for each subpartition: numbers, texts
+    and numbers with nulls."""
+    draw = np.random.default_rng(1)
+
+    def column(at: int) -> pa.Array:
+        longs = draw.integers(0, 1 << 62, rows)
+        if at % 4 == 0:
+            return pa.array([f"{long:x}" for long in longs.tolist()])
+        return pa.array(longs, mask=draw.random(rows) < 0.2 if at % 4 == 1 else None)
+
+    batch = pa.record_batch([*map(column, range(columns))], [*map(str, range(columns))])
+    return sort([batch], [np.arange(rows) % subpartitions], subpartitions)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("rows_each", [1, 2])
+def test_many_columns_of_few_rows_take_little_more_than_these(codec: str, rows_each: int) -> None:
+    """One or two rows of 500 columns in a slice take at most 1.5 times their bytes, and each slice
+    is read alone."""
+    run = spread(500, 50 * rows_each, 50)
+    made = encode([run], codec, ATTEMPT, form_of([run]))
+    assert PACKED == made.form
+    assert len(made.body) <= 1.5 * run.batch.nbytes
+    part = made.body[made.index.starts[7] :][: made.index.sizes[7]]
+    schema = run.batch.schema.serialize().to_pybytes()
+    (read,) = decode(part, schema, rows_each)
+    assert run.batch.slice(7 * rows_each, rows_each) == read
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "subpartitions", "form"),
+    [
+        (5, 10_000, 10_000, ARROW),
+        (50, 1_000, 1_000, ARROW),
+        (200, 4_000, 200, ARROW),
+        (200, 70, 70, ARROW),
+        (200, 100, 100, PACKED),
+        (5, 90_000, 90_000, PACKED),
+    ],
+)
+def test_ordinary_segments_are_arrow_files(
+    columns: int, rows: int, subpartitions: int, form: int
+) -> None:
+    """Only framing that takes more than half the rows' bytes, and many bytes, is packed."""
+    assert form == form_of([spread(columns, rows, subpartitions)])

@@ -35,6 +35,7 @@ from ..doubles.segments import (
     Written,
     attempt_of,
     exchange,
+    packed_from,
     parts,
     plain_schema,
     reinterpret,
@@ -73,6 +74,7 @@ def ranges(subpartitions: int, borders: list[int]) -> list[tuple[int, int]]:
 
 BORDERS = st.lists(st.integers(0, 2_000), max_size=6)
 COUNTS = st.integers(1, 5) | st.sampled_from([64, 257, 2_000])
+PACKED_FROM = st.sampled_from([0, 1, 3, 1_000_000])
 
 
 @given(st.data(), SCHEMAS, COUNTS, st.sampled_from(CODECS), LIMITS, BORDERS)
@@ -87,7 +89,10 @@ def test_every_row_comes_back_once_in_its_subpartition(
     """Any data in any batches and segments is read back bit by bit, in order, range by range."""
     executors = data.draw(st.sampled_from([1, 2, 1_000_000]))
     all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
-    with exchange(schema, all_parts, subpartitions, codec, limits) as written:
+    with (
+        packed_from(data.draw(PACKED_FROM)),
+        exchange(schema, all_parts, subpartitions, codec, limits) as written,
+    ):
         whole = written.manifest()
         for first, count in ranges(subpartitions, borders):
             assert expected(schema, all_parts, first, count) == written.read(
@@ -100,6 +105,33 @@ def test_every_row_comes_back_once_in_its_subpartition(
         for at, rows in enumerate(written.read_at_once(whole)):
             assert expected(schema, all_parts, at, 1) == rows
         assert at == subpartitions - 1
+
+
+@given(st.data(), SCHEMAS.filter(len), st.integers(500, 1_000), st.sampled_from(CODECS), LIMITS)
+@settings(max_examples=10)
+def test_many_columns_of_few_rows_come_back(
+    data: st.DataObject, some: pa.Schema, count: int, codec: str, limits: Limits
+) -> None:
+    """The rows of 500 to 1,000 columns of any types come back bit by bit, with one or two of them
+    in most slices, by whatever way they are read."""
+    narrow = data.draw(st.lists(parts(some, 6), min_size=1, max_size=2))
+    columns = [at % len(some) for at in range(count)]
+    schema = pa.schema([some.field(at).with_name(str(n)) for n, at in enumerate(columns)])
+    all_parts = []
+    for part in narrow:
+        arrays = [part.rows.column(at).slice(0, 9) for at in columns]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=plain_schema(schema))
+        all_parts.append(Part(rows, part.targets[:9], ()))
+    with (
+        packed_from(data.draw(PACKED_FROM)),
+        exchange(schema, all_parts, 6, codec, limits) as written,
+    ):
+        whole = written.manifest()
+        wanted = expected(schema, all_parts, 1, 3)
+        assert wanted == written.read(1, 3, whole)
+        assert wanted == pa.concat_tables(written.read_at_once(whole)[1:4])
+        read = written.read_stretches(0, 6, whole)
+        assert sum(part.rows.num_rows for part in all_parts) == read.num_rows
 
 
 @given(st.data(), SCHEMAS, COUNTS, st.sampled_from(CODECS), LIMITS, BORDERS, st.integers(0, 5_000))
@@ -115,7 +147,10 @@ def test_stretches_have_the_same_rows(
     """A task that combines reads every row of its range once, some partitions before the others,
     by groups of subpartitions, each row with its subpartition."""
     all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
-    with exchange(schema, all_parts, subpartitions, codec, limits) as written:
+    with (
+        packed_from(data.draw(PACKED_FROM)),
+        exchange(schema, all_parts, subpartitions, codec, limits) as written,
+    ):
         for first, count in ranges(subpartitions, borders):
             cuts = [0, *sorted(data.draw(st.lists(st.integers(0, 3), max_size=2))), 3]
             deployments = [

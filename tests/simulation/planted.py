@@ -39,7 +39,7 @@ from headgate.control.snapshots.resume import Start
 from headgate.control.snapshots.schedule import SnapshotSchedule
 from headgate.infra import sweep
 from headgate.storage.contract import InputGateDeployment
-from headgate.storage.format import segment
+from headgate.storage.format import messages
 from headgate.storage.reading import gate
 from headgate.storage.reading.gate import SegmentGate
 from headgate.storage.reading.read_plan import Slice
@@ -120,7 +120,7 @@ def take_unknown_for_empty(patch: pytest.MonkeyPatch) -> None:
 
 def take_missing_for_empty(patch: pytest.MonkeyPatch) -> None:
     """A missing object counts as one without rows."""
-    sound, decode = SegmentGate._sound, segment.decode
+    sound, decode = SegmentGate._sound, messages.decode
 
     def forgiving(self: SegmentGate, piece: Slice, window: Future[memoryview]) -> memoryview:
         try:

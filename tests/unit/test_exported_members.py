@@ -85,7 +85,7 @@ from headgate.connectors.spark.tasks import worker
 from headgate.connectors.spark.tasks.exchange_tasks import MapTask
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.storage.writing.fingerprint import Fingerprint
-from headgate.storage.format.segment import decode
+from headgate.storage.format.messages import decode
 from headgate.storage.writing.encoding import encode, sort
 numbers = pa.py_buffer(np.array([0, 1, 2], np.int32))
 to = pa.Array.from_buffers(pa.int32(), 2, [None, numbers])

@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import tempfile
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.errors import Corrupt
 from headgate.storage.format import segment
-from headgate.storage.format.segment import Longs, SegmentIndex
+from headgate.storage.format.segment import ARROW, PACKED, Longs, SegmentIndex
 from headgate.storage.limits import Limits
 from headgate.storage.stores.conditional_put import PutAnswer
 from headgate.storage.stores.memory import MemoryBlobStore
@@ -36,7 +37,7 @@ from headgate.storage.stores.s3.settings import MultipartSettings
 from headgate.storage.writing import encoding, merging, spill
 
 from ..doubles.full_folders import fill_up
-from ..doubles.segments import LAYOUT, Part, Written, attempt_of, exchange
+from ..doubles.segments import LAYOUT, Part, Written, attempt_of, exchange, packed_from
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 LIMITS = Limits(segment_bytes=1 << 20, files=True)
@@ -157,33 +158,37 @@ def test_further_objects_cost_what_is_in_them(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("files", [True, False])
-def test_many_columns_do_not_ask_for_more_room(
-    files: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Many columns of many subpartitions are encoded in pieces: each column of a slice takes some
-    room, however few rows there are. The pieces become one object where they can wait."""
-    asked, allocate = list[int](), pa.allocate_buffer
+def test_many_columns_do_not_ask_for_more_room(files: bool) -> None:
+    """Many columns of many subpartitions are stored without a further copy of the rows, as one
+    object, and merged where several segments wait."""
+    values = pa.array(np.arange(1_000))
+    rows = pa.record_batch([values] * 200, names=[f"c{at}" for at in range(200)])
+    targets = np.arange(1_000) * 7 % 500
+    given = Part(rows, targets, (250, 500, 750))
+    limits = replace(LIMITS, files=files, segment_bytes=rows.nbytes // 2)
+    tracemalloc.start()
+    with exchange(rows.schema, [given], 500, "none", limits) as written:
+        assert tracemalloc.get_traced_memory()[1] <= 3 * rows.nbytes
+        tracemalloc.stop()
+        summaries = written.state.produced(0).segments
+        assert (1 if files else 2) == len(summaries)
+        assert {PACKED} == {summary.format for summary in summaries}
+        assert sum(summary.size_bytes for summary in summaries) < 1.4 * rows.nbytes
+        read = written.read(0, 500)
+        order = pa.array(np.argsort(targets, kind="stable"))
+        assert read.column(199).combine_chunks().equals(values.take(order))
 
-    def noting(size: int) -> pa.Buffer:
-        asked.append(size)
-        return allocate(size)
 
-    monkeypatch.setattr(pa, "allocate_buffer", noting)
-    monkeypatch.setattr(encoding, "ROOM_BYTES", 8 << 20)
-    values = pa.array(np.arange(2_000))
-    rows = pa.record_batch([values] * 50, names=[f"c{at}" for at in range(50)])
-    targets = np.arange(2_000) * 7 % 1_000
-    given = Part(rows, targets, ())
-    with exchange(rows.schema, [given], 1_000, "lz4", replace(LIMITS, files=files)) as written:
-        assert len(asked) > 3
-        assert max(asked) <= 10 << 20
-        assert (len(written.state.produced(0).segments) == 1) is files
-        read = written.read(0, 1_000)
-        assert (
-            read.column(49)
-            .combine_chunks()
-            .equals(values.take(pa.array(np.argsort(targets, kind="stable"))))
-        )
+def test_an_object_has_one_format() -> None:
+    """Segments are packed from the first one on that has little in many slices. Those before it
+    are an object of their own."""
+    targets = np.arange(MANY) % 70
+    with packed_from(3), exchange(SCHEMA, [part(targets)], 70, "lz4", LIMITS) as written:
+        before, after = written.state.produced(0).segments
+        assert (ARROW, PACKED) == (before.format, after.format)
+        assert before.size_bytes < after.size_bytes
+        check(written, targets, 3)
+        assert MANY == written.read_stretches(0, 70, written.manifest()).num_rows
 
 
 @pytest.mark.parametrize("even", [True, False])

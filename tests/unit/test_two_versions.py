@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -34,8 +35,11 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
 from headgate.control.snapshots.resume import begin, follow_all, forget, read_snapshots
 from headgate.infra.sweep import sweep
+from headgate.storage.format.manifest import build
+from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.upkeep.fsck_repair import sound_jobs
 
+from ..doubles.damaged import sound, with_segments
 from ..doubles.events import BODIES, event
 from ..doubles.group_snapshots import LIFE as GROUP_LIFE
 from ..doubles.group_snapshots import OFTEN as GROUP_OFTEN
@@ -61,6 +65,7 @@ from ..doubles.jobs import (
     state_facts,
 )
 from ..doubles.next_version import VERSION, next_version
+from ..doubles.segments import LAYOUT
 from ..doubles.snapshots import HOURLY, LIFE, OFTEN, last_state, live, opened, standing
 from ..doubles.steps import StoppedClock, drive
 
@@ -355,3 +360,11 @@ def test_garbage_is_skipped_as_before() -> None:
         it.event.body for it in events(log) if isinstance(it.event.body, JobAccepted)
     ]
     assert not any(isinstance(it.event.body, LeaseExpired) for it in events(log))
+
+
+def test_a_reader_refuses_an_object_of_a_newer_format() -> None:
+    """Such an object is neither damaged nor lost, so that nobody makes it again."""
+    whole = sound("packed")
+    newer = with_segments(whole.state, lambda summary: replace(summary, format=4))
+    with pytest.raises(Invalid, match="0 was written by a newer Headgate, in format 4, and"):
+        build(whole.descriptor, newer, LAYOUT, MemoryBlobStore(whole.objects))
