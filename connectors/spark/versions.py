@@ -31,6 +31,8 @@ class Version:
     """True if Spark can reach Python tasks by a Unix domain socket."""
     grouped: bool = False
     """True if the tasks that read an exchange may call the grouped function above it."""
+    converts_joins: bool = False
+    """True if adaptive execution makes hash joins of merge joins by a rule for physical plans."""
 
 
 _ZONED = (("timezone", "UTC"),)
@@ -39,7 +41,11 @@ VERSIONS: Mapping[str, Version] = {
     "4.1": Version(),
     "4.2": Version(to_arrow_schema=_ZONED),
     "4.3": Version(
-        logical_rdd=(False,), shuffle_exchange=(False,), to_arrow_schema=_ZONED, grouped=True
+        logical_rdd=(False,),
+        shuffle_exchange=(False,),
+        to_arrow_schema=_ZONED,
+        grouped=True,
+        converts_joins=True,
     ),
 }
 OLDEST, *_, NEWEST = VERSIONS

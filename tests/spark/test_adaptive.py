@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -17,8 +18,8 @@ from headgate.connectors.spark.exchanges import placing
 from headgate.connectors.spark.exchanges.placing import placed_now
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.queries.adaptive import parts_of
+from headgate.connectors.spark.queries.exchange_nodes import BroadcastMark
 from headgate.connectors.spark.queries.partition_ids import PartitionIds
-from headgate.connectors.spark.queries.query_stages import QueryStages
 from headgate.connectors.spark.queries.runner import QueryRunner
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Invalid
@@ -304,8 +305,8 @@ def test_a_failed_query_ends_its_broadcasts(
     df, query = broadcast_beside(spark, tmp_path, fails=True), hg._queries.query()
     with pytest.raises(PySparkException, match="not today"):
         hg._queries.offload_by(query, df)
-    assert query._plans.stages._sent
-    assert not query._plans.stages.is_sending
+    assert query._plans.begun.sent
+    wait_until(lambda: all(sent.is_over() for sent in query._plans.begun.sent.values()))
     wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
@@ -317,8 +318,8 @@ def test_no_broadcast_begins_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
     others: int,
 ) -> None:
-    """A broadcast that had no job yet when the query failed is waited for and ended, and exchanges
-    that still wait for a thread are not waited for."""
+    """A broadcast that had no job yet when the query failed is ended, and exchanges that still wait
+    for a thread are not waited for."""
 
     def fail(*_: object) -> None:
         SYSTEM_CLOCK.sleep_s(others / 20)
@@ -331,8 +332,8 @@ def test_no_broadcast_begins_after_a_failure(
     )
     with pytest.raises(Invalid, match="not today"):
         hg._queries.offload_by(query, reduce(DataFrame.union, more, df))
-    assert query._plans.stages._sent
-    assert not query._plans.stages.is_sending
+    assert query._plans.begun.sent
+    wait_until(lambda: all(sent.is_over() for sent in query._plans.begun.sent.values()))
 
 
 def test_a_failed_query_does_not_wait_for_ever(
@@ -345,9 +346,10 @@ def test_a_failed_query_does_not_wait_for_ever(
         raise Invalid("not today")
 
     monkeypatch.setattr(QueryRunner, "_exchange", fail)
-    monkeypatch.setattr(QueryStages, "is_sending", True)
+    monkeypatch.setattr(BroadcastMark, "is_over", lambda _: False)
     with pytest.raises(Invalid, match="not today"):
         hg.offload(broadcast_beside(spark, tmp_path, fails=True))
+    assert "headgate-needless" in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_broadcast_that_waits_for_another(spark: SparkSession, hg: Headgate) -> None:

@@ -3,19 +3,25 @@ exchanges and broadcasts turn out to be."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
+from headgate.connectors.spark.queries import runner
+from headgate.connectors.spark.queries.exchange_nodes import BroadcastMark
 from headgate.connectors.spark.queries.runner import FinishedQuery
+from headgate.connectors.spark.versions import NEWEST
 from headgate.control.clock import SYSTEM_CLOCK
 
 from .conftest import setting
-from .entered import broadcasts, wait_until
+from .entered import broadcasts, detached, entered, wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -104,6 +110,24 @@ def test_a_side_of_empty_partitions_is_not_broadcast(
         assert (ratio == "0.1") == ("BroadcastHashJoin" in done(hg, query).plan)
 
 
+@pytest.mark.parametrize(("limit", "joins"), [("10MB", "BroadcastHash"), ("100", "SortMerge")])
+def test_two_small_sides_are_joined_by_a_broadcast(
+    spark: SparkSession,
+    hg: Headgate,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    joins: str,
+) -> None:
+    """`spark.sql.adaptive.autoBroadcastJoinThreshold` holds where it is higher than the limit for
+    sides that are not there yet, also when both exchanges are done."""
+    monkeypatch.setattr(runner, "wait", lambda runs, *_: wait(runs))
+    sides = [f"(select {k} j, max({v}) m from a group by {k})" for k, v in ("kv", "vk")]
+    query = spark.sql(f"select l.m, r.m n from {sides[0]} l join {sides[1]} r using (j)")
+    with setting(spark, {LIMIT: "-1", f"{ADAPTIVE}autoBroadcastJoinThreshold": limit}):
+        finished = done(hg, query)
+    assert (2, True) == (len(finished.exchanges), f"{joins}Join" in finished.plan)
+
+
 @pytest.mark.parametrize(("few", "exchanges"), [(2000, 1), (300, 2)])
 def test_a_limit_of_more_rows_than_there_are(
     spark: SparkSession, hg: Headgate, few: int, exchanges: int
@@ -169,6 +193,91 @@ def test_a_stage_that_nobody_needs_is_ended(
     hg.release(out)
     wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
     wait_until(lambda: all(result.released for result in hg.results()[before:]))
+
+
+@pytest.mark.parametrize("is_sent", [False, True], ids=["exchange", "broadcast"])
+def test_a_subquery_outlives_a_stage_that_is_ended(
+    spark: SparkSession, hg: Headgate, is_sent: bool
+) -> None:
+    """A subquery goes on when a stage is ended that has begun it: another stage has it, too."""
+
+    def late(k: int) -> int:
+        SYSTEM_CLOCK.sleep_s(4)
+        return k
+
+    spark.udf.register("late", late, "long")
+    most = "(select max(late(id)) from range(0, 3, 1, 1))"
+    hint = "broadcast(s)" if is_sent else "merge(s)"
+    few = f"(select k, max(v) m from a where v > {most} group by k)"
+    none = f"(select k, count(*) n from {NONE} group by k)"
+    df = spark.sql(
+        f"select /*+ {hint} */ n, m from {none} e join {few} s using (k)"
+        f" union all select v, count(*) from b where v > {most} group by v"
+    )
+    with setting(spark, {LIMIT: "-1"}):
+        assert 2 <= len(done(hg, df).exchanges)
+
+
+def test_nothing_waits_for_a_broadcast_that_cannot_be_ended(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a query are there while a broadcast that it does not need goes on."""
+    slow = spark.range(0, 2, 1, 1).select("id", F.udf(lambda _: late(False))("id").alias("t"))
+    none = spark.sql(f"select k id, count(*) from {NONE} group by k")
+    monkeypatch.setattr(BroadcastMark, "is_over", lambda _: False)
+    assert [] == hg.offload(none.join(slow.hint("broadcast"), "id")).collect()
+    assert "headgate-needless" in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_a_broadcast_may_take_as_long_as_in_spark(
+    spark: SparkSession, hg: Headgate, adaptive: str
+) -> None:
+    """`spark.sql.broadcastTimeout` ends a query without adaptive execution, and no other one."""
+
+    def late(k: int) -> int:
+        SYSTEM_CLOCK.sleep_s(4)
+        return k
+
+    slow = F.udf(lambda k: late(k), "long")
+    sent = spark.range(0, 1, 1, 1).select(slow("id").alias("id"))
+    df = spark.range(50).groupBy("id").count().join(sent.hint("broadcast"), "id")
+    outcomes: list[tuple[object, bool]] = []
+    with setting(spark, {"spark.sql.broadcastTimeout": "1", f"{ADAPTIVE}enabled": adaptive}):
+        for run in (lambda df: df, hg.offload):
+            try:
+                outcomes.append((len(run(df.select("*")).collect()), False))
+            except Exception as exc:
+                outcomes.append((type(exc), "broadcast in 1 sec" in str(exc)))
+    assert outcomes[0] == outcomes[1]
+    assert (adaptive == "false", adaptive == "true") == (outcomes[0][1], outcomes[0][0] == 1)
+
+
+def test_a_repartition_below_an_rdd(spark: SparkSession, hg: Headgate) -> None:
+    """`AdjustShuffleExchangePosition`: the RDD of an empty query has the partitions that the query
+    asks for."""
+    df = spark.sql(f"select /*+ repartition(3) */ f.v from {LARGE} f join {NONE} using (k)")
+    partitions = []
+    for inside in (detached, entered):
+        with inside(hg, spark):
+            rdd = df.select("*").rdd
+            partitions.append((rdd.getNumPartitions(), rdd.collect()))
+    assert partitions[0] == partitions[1] == (3, [])
+
+
+@pytest.mark.skipif(not pyspark.__version__.startswith(NEWEST), reason="older rules give hints")
+@pytest.mark.parametrize(("limit", "joins"), [("1GB", "ShuffledHash"), ("0", "SortMerge")])
+def test_small_subpartitions_are_joined_by_hash(
+    spark: SparkSession, hg: Headgate, limit: str, joins: str
+) -> None:
+    """`ConvertSortMergeJoinToShuffledHashJoin`: where all subpartitions of a side are small the
+    rows of a join are not sorted."""
+    query = f"select f.x, g.x y from {LARGE} f join {LARGE} g on f.k = g.v"
+    conf = {LIMIT: "-1", f"{ADAPTIVE}maxShuffledHashJoinLocalMapThreshold": limit}
+    with setting(spark, conf):
+        plan = done(hg, spark.sql(query)).plan
+    assert f"{joins}Join" in plan
+    assert (joins == "SortMerge") == ("Sort " in plan)
 
 
 def test_a_broadcast_is_made_once(spark: SparkSession, hg: Headgate) -> None:

@@ -35,6 +35,7 @@ _SENT = "spark.sql.adaptive.autoBroadcastJoinThreshold"
 _CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum."
 _FULL = "spark.sql.adaptive.nonEmptyPartitionRatioForBroadcastJoin"
 _EXCLUDED = "spark.sql.adaptive.optimizer.excludedRules"
+_HASHED = "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold"
 _COST = "spark.sql.adaptive.customCostEvaluatorClass"
 _EMPTY = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 # Under these settings parts of several subpartitions are read, and the hot key is cut.
@@ -59,18 +60,21 @@ VALUES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     f"{_PARTS}minPartitionNum": ("8", WIDE),
     f"{_PARTS}minPartitionSize": ("1GB", {**WIDE, f"{_PARTS}minPartitionNum": "8"}),
     f"{_PARTS}parallelismFirst": ("true", WIDE),
-    f"{_JOIN}enabled": ("false", {}),
-    f"{_JOIN}lookThroughOperators.enabled": ("true", {}),
-    f"{_JOIN}minWideningFactor": ("4.0", {}),
+    f"{_JOIN}enabled": ("false", {_HASHED: "1GB"}),
+    f"{_JOIN}lookThroughOperators.enabled": ("false", {_HASHED: "1GB"}),
+    f"{_JOIN}minWideningFactor": ("100000.0", {_HASHED: "20KB"}),
     "spark.sql.adaptive.costEvaluator.countLocalSort.enabled": ("true", {}),
     _COST: ("a.class.of.the.User", {}),
     "spark.sql.adaptive.enabled": ("false", {}),
     "spark.sql.adaptive.fetchShuffleBlocksInBatch": ("false", {}),
     "spark.sql.adaptive.forceApply": ("true", {}),
     "spark.sql.adaptive.forceOptimizeSkewedJoin": ("true", {}),
-    "spark.sql.adaptive.localShuffleReader.enabled": ("false", {}),
+    "spark.sql.adaptive.localShuffleReader.enabled": (
+        "false",
+        {"spark.sql.autoBroadcastJoinThreshold": "10KB", _FULL: "0"},
+    ),
     "spark.sql.adaptive.logLevel": ("TRACE", {}),
-    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": ("1GB", {}),
+    _HASHED: ("1GB", {}),
     _FULL: ("0.9", {"spark.sql.autoBroadcastJoinThreshold": "10KB"}),
     "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": ("false", {}),
     _EXCLUDED: (_EMPTY, {}),
@@ -89,10 +93,15 @@ VALUES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 JOIN = "select l.k, l.v, r.v w from hot l left join cold r on l.k = r.k"
 # Queries for keys that a join of these tables does not show.
 FEW = "(select k, max(v) m from {} group by k) r"
+FULL = "select * from hot h join (select * from hot where v in (83140, 50439)) r on h.k = r.k"
 QUERIES: Mapping[str, str] = {
     _SENT: JOIN.replace("cold r", "(select k, max(v) v from cold where v % 97 = 1 group by k) r"),
     # Spark looks at a side that is an exchange, when it has ended: an aggregate of it says nothing.
-    _FULL: "select * from hot h join (select * from hot where v in (83140, 50439)) r on h.k = r.k",
+    _FULL: FULL,
+    f"{_JOIN}lookThroughOperators.enabled": (
+        f"select l.k, l.m, r.m n from {FEW.format('hot')[:-1]}l join {FEW.format('cold')} using (k)"
+    ),
+    "spark.sql.adaptive.localShuffleReader.enabled": FULL,
     _EXCLUDED: f"select h.v, m from hot h join {FEW.format('cold where v % 97 = 98')} using (k)",
     "spark.sql.adaptive.forceApply": "select k from cold where k < 3",
     "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": (

@@ -65,7 +65,7 @@ class JvmTransport:
         row_bytes = types.least_bytes(self.schema)
         return self._door.arrow_batches(self._plan.executed, row_bytes)
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         """Run what the map stage needs: its subqueries and broadcasts."""
         _ = self._batches
 

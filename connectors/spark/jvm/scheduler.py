@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,8 +13,12 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from ....control.clock import SYSTEM_CLOCK, Deadline
 from .bridge import Jvm
 from .task_settings import WRITES
+
+_PAUSE_S = 0.05
+_LEFT_S_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,38 @@ def end_jobs(context: SparkContext, tag: str) -> None:
     """End the jobs with a tag. Do nothing if Spark has stopped: it has ended all jobs."""
     with suppress(Py4JError, AttributeError):  # a stopped context has no JVM any more
         context.cancelJobsWithTag(tag)
+
+
+class StoppedJobs:
+    """Ends jobs by their tags. Nothing waits for them: some broadcasts cannot be ended, such as one
+    that lists files."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._left: list[tuple[str, Callable[[], bool]]] = []
+
+    def add(self, tag: str, is_done: Callable[[], bool]) -> None:
+        self._left.append((tag, is_done))
+
+    def end(self) -> bool:
+        """End the jobs that run now, and return True while some may begin: the caller then calls
+        again."""
+        self._left = [(tag, is_done) for tag, is_done in self._left if not is_done()]
+        for tag, _ in self._left:
+            end_jobs(self._context, tag)
+        return bool(self._left)
+
+    def leave(self, tag: str) -> None:
+        """Let a thread of its own end what is left, by the tag of the whole query, which needs
+        nothing any more."""
+        if self.end():
+            self._left = [(tag, is_done) for _, is_done in self._left]
+            threading.Thread(target=self._end_all, name="headgate-needless", daemon=True).start()
+
+    def _end_all(self) -> None:
+        deadline = Deadline.after(_LEFT_S_MAX)
+        while not deadline.passed and self.end():
+            SYSTEM_CLOCK.sleep_s(_PAUSE_S)
 
 
 def is_over(future: Callable[[], Any]) -> bool:

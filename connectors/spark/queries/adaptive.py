@@ -40,12 +40,16 @@ class AdaptiveSettings:
     """A skewed subpartition is larger than the median times this."""
     broadcast_bytes: int
     """One side of a join is broadcast up to this size; -1 for never."""
+    sends_of_two: bool = False
+    """Broadcast a side also where the other one has turned out small, too."""
     together_max: float = math.inf
     """The number of subpartitions that a part may have."""
     plans_again: bool = False
     """Plan the rest of a query again as it becomes known what its exchanges and broadcasts are."""
     evens_out: bool = False
     """Read a large subpartition of a rebalance in pieces."""
+    hashed_bytes: int = -1
+    """Where no subpartition of a side of a join is larger, Spark may join by hash; -1 for never."""
 
 
 def adaptive_settings(
@@ -63,7 +67,9 @@ def adaptive_settings(
     skewed = bytes_of(conf.get(f"{_SKEW}skewedPartitionThresholdInBytes"))
     times = (conf.get(f"{_SKEW}skewedPartitionFactor") or "0").strip().rstrip("dDfF")  # Java's
     adaptive_limit = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
-    sent = bytes_of(adaptive_limit or conf.get("spark.sql.autoBroadcastJoinThreshold"))
+    planned = bytes_of(conf.get("spark.sql.autoBroadcastJoinThreshold"))
+    sent = planned if adaptive_limit is None else bytes_of(adaptive_limit)
+    hashed = bytes_of(conf.get("spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold"))
     return AdaptiveSettings(
         on and is_true(conf.get(f"{_COALESCE}enabled")),
         bytes_of(target),
@@ -72,9 +78,11 @@ def adaptive_settings(
         skewed if cuts else math.inf,
         float(times),
         sent if on else -1,
+        on and sent > planned,
         float(conf.get(f"{_COALESCE}maxReducerPartitionsPerTask", None) or math.inf),
         on,
         on and is_true(conf.get("spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled")),
+        hashed if on and hashed >= bytes_of(target) else -1,
     )
 
 

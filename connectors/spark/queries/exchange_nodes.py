@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import StructType
 
+from ..jvm.scheduler import is_over
 from ..tasks.exchange_tasks import Part
 from ..tasks.grouped.function import Call
 
@@ -178,10 +180,20 @@ class BroadcastMark:
     """Spark's node for it in plans, whose number tells it from others."""
     exchange: Any
     """Spark's own node that makes it."""
+    begun_s: float
     rows: int = -1
     """The number of its rows, -1 until it has ended."""
     joins_nothing: bool = False
     """True if no row of the other side can be joined with it."""
+
+    @property
+    def tag(self) -> str:
+        """Return the tag of its jobs."""
+        return str(self.exchange.jobTag())
+
+    def is_over(self) -> bool:
+        """Return True if it has ended, or failed."""
+        return is_over(self.exchange.relationFuture)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -202,10 +214,16 @@ class Mark:
     """Spark's node for it in plans, whose number tells this mark from others."""
     first: Shuffle
     """The exchange as it began; equal exchanges of all plans share its mark."""
+    tag: str = field(default_factory=lambda: f"headgate-{os.urandom(8).hex()}")
+    """The tag of the jobs that only this exchange needs."""
+    is_needless: bool = False
+    """True if nobody will read its rows."""
     rows: int = -1
     """The number of its rows, -1 until it is done."""
     plain_bytes: int = 0
     """The size of its rows without compression, known when it is done."""
+    largest_bytes: int = 0
+    """The stored size of its largest subpartition, known when it is done."""
 
     @property
     def size_bytes(self) -> int:

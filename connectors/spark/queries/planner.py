@@ -7,11 +7,11 @@ which would hide the plan.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
+from math import inf
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -64,10 +64,12 @@ _FUSED = "spark.sql.codegen.wholeStage"
 _HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2  # the share of rows that a filter is assumed to keep
 _VALID = "org.apache.spark.sql.execution.adaptive.ValidateSparkPlan"
+_HASH_JOINS = "org.apache.spark.sql.execution.adaptive.ConvertSortMergeJoinToShuffledHashJoin"
+_REQUIREMENTS = "org.apache.spark.sql.execution.exchange.EnsureRequirements"
 _COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
 _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
 _SEED = 42
-_AS_PLANNED = AdaptiveSettings(False, 0, 0, 1, math.inf, 0.0, -1)
+_AS_PLANNED = AdaptiveSettings(False, 0, 0, 1, inf, 0.0, -1)
 
 Query = DataFrame | Cache
 
@@ -182,6 +184,17 @@ class Planner:
             return self.stages.send(form, rows, same, show)
 
         self.begun.send(broadcast, begin)
+
+    @cached_property
+    def broadcast_s(self) -> float:
+        """Return how long a broadcast may take: with adaptive execution Spark waits for ever."""
+        conf = self._session.sessionState().conf()
+        return inf if self.adapting.plans_again else float(conf.broadcastTimeout())
+
+    def forget(self, sent: BroadcastMark) -> None:
+        """Let no later stage use a broadcast that is being ended."""
+        self.begun.forget(sent)
+        self.stages.forget(sent)
 
     def changes(self, plan: Plan, sent: BroadcastMark) -> bool:
         """Return True if a broadcast that has ended lets Spark plan the rest otherwise: it has few
@@ -332,6 +345,9 @@ class Planner:
             root = self.stages.prepare(planned)
         if self.begun.sent:
             root = self._jvm.only(_VALID).apply(root)
+        if self.begun.marks and self._door.version.converts_joins:
+            required = self._jvm.static(_REQUIREMENTS)(True, self._jvm.nothing())
+            root = self._jvm.static(_HASH_JOINS)(required).apply(root)
         top, is_shortened = None, False
         if name_of(root) in _COLLECTED:
             top, whole = root, root.child()
@@ -388,12 +404,14 @@ class Planner:
     def _number(self, shuffle: Shuffle, rows: Any) -> Any:
         if shuffle.node.kind == RANGE and self._is_small(shuffle):
             return self._numbering.first()
-        return self._numbering.number(shuffle.node, lambda: self._executing(rows))
+        return self._numbering.number(shuffle.node, lambda: self._executing(shuffle, rows))
 
-    def _executing(self, rows: Any) -> Any:
+    def _executing(self, shuffle: Shuffle, rows: Any) -> Any:
         """Return a leaf that executes a plan. Spark, which plans what reads the leaf, does not plan
         the rows again: it could add exchanges."""
         executed = self._door.execute(self.stages.add(rows)[0])
+        if shuffle.mark is not None:  # only this exchange needs the jobs that sample its rows
+            self._spark.sparkContext.addJobTag(shuffle.mark.tag)
         return self._leaf(
             rows.output(), executed, self._jvm["unknown"](executed.getNumPartitions())
         )

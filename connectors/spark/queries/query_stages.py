@@ -7,12 +7,14 @@ from functools import cached_property
 from threading import Lock
 from typing import Any
 
+from ....control.clock import SYSTEM_CLOCK
 from ....control.errors import Invalid
 from ..jvm.bridge import name_of
 from ..jvm.catalyst import CatalystDoor
 from .exchange_nodes import BroadcastMark
 
 _QUERY = "org.apache.spark.sql.execution.QueryExecution"
+_ERRORS = "org.apache.spark.sql.errors.QueryExecutionErrors"
 _HASHED = "HashedRelationBroadcastMode"
 _ONLY_NULLS = "org.apache.spark.sql.execution.joins.HashedRelationWithAllNullKeys"
 _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
@@ -27,7 +29,6 @@ class QueryStages:
         self._door = door
         self._jvm = door.jvm
         self._stages = door.jvm.seq()
-        self._sent: list[BroadcastMark] = []
         self._lock = Lock()
 
     @cached_property
@@ -69,21 +70,23 @@ class QueryStages:
         executed, shown = self.add(plan)
         show(shown)
         stage = self._jvm["broadcast stage"](number, executed, same)
-        sent = BroadcastMark(stage, stage.broadcast())
+        sent = BroadcastMark(stage, stage.broadcast(), SYSTEM_CLOCK.monotonic_s())
         with self._door.executing():
             sent.exchange.prepare()
-        self._sent.append(sent)
         return sent
 
-    @property
-    def is_sending(self) -> bool:
-        return any(not sent.exchange.relationFuture().isDone() for sent in self._sent)
+    def forget(self, sent: BroadcastMark) -> None:
+        """Let no later stage use a broadcast that is being ended. What it reads may be used."""
+        with self._lock:
+            at = self._stages.indexOf(sent.exchange)
+            self._stages = self._stages.updated(at, sent.exchange.child())
 
-    def ended(self, running: Sequence[BroadcastMark]) -> list[BroadcastMark]:
+    def ended(self, running: Sequence[BroadcastMark], limit_s: float) -> list[BroadcastMark]:
         """Return those of the broadcasts that have ended, with their rows noted.
 
         Raises:
-            PySparkException, Py4JError: a broadcast has failed, as Spark raises it.
+            PySparkException, Py4JError: a broadcast has failed, or takes longer than the limit, as
+                Spark raises it.
         """
         with self._jvm.together() as calls:
             states = calls.now(
@@ -92,6 +95,12 @@ class QueryStages:
         ended = [sent for sent, is_done in zip(running, states, strict=True) if is_done]
         for sent in ended:
             self._note(sent)
+        waiting = [sent for sent in running if sent not in ended]
+        if any(SYSTEM_CLOCK.monotonic_s() - sent.begun_s > limit_s for sent in waiting):
+            errors, cause = self._jvm.only(_ERRORS), self._jvm.nothing()
+            error = errors.executeBroadcastTimeoutError(int(limit_s), cause)
+            with self._door.executing():
+                self._jvm.static("scala.util.Failure")(error).get()
         return ended
 
     def _note(self, sent: BroadcastMark) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from functools import partial
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
-from ....control.clock import SYSTEM_CLOCK, Deadline
+from ....control.clock import SYSTEM_CLOCK
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Invalid
 from ....control.ids import ResultId
@@ -22,7 +22,7 @@ from ..exchanges.transport import JvmTransport, read_frames
 from ..jvm.caches import Cache
 from ..jvm.commands import OptimizedQuery
 from ..jvm.pages.query_page import QueryPage
-from ..jvm.scheduler import end_jobs
+from ..jvm.scheduler import StoppedJobs, end_jobs
 from ..jvm.spark_shuffles import accounted
 from ..settings import PREFIX
 from ..tasks.exchange_tasks import ReaderTask, ReadTask
@@ -47,8 +47,6 @@ from .planner import Planner, Query
 from .scan_places import Scan
 
 _AT_ONCE = 4
-_CANCEL_S = 0.05
-_BROADCASTS_END_S = 3.0
 _LOOK_S, _LOOK_S_MAX = 0.002, 0.05
 
 
@@ -101,6 +99,7 @@ class QueryRunner:
         self._runs: dict[Mark, Future[FinishedExchange]] = {}
         self._left: list[tuple[str, str]] = []
         self._tag = f"headgate-{os.urandom(8).hex()}"
+        self._needless = StoppedJobs(exchanger.spark.sparkContext)
         self._plan: Plan | None = None
         self._reused = 0
 
@@ -146,8 +145,8 @@ class QueryRunner:
         context.addJobTag(tag)
         try:
             begin = inheritable_thread_target(self._exchanger.spark)(self._plans.keep_active)
-            pooled = ThreadPoolExecutor(_AT_ONCE, "headgate-offload", begin)
-            with self._plans.active("headgate: prepare the last stage"), pooled as pool:
+            pool = ThreadPoolExecutor(_AT_ONCE, "headgate-offload", begin)
+            with self._plans.active("headgate: prepare the last stage"):
                 try:
                     plan = self._run_all(first, pool)
                     is_changed = self._runs or plan.is_shortened or plan is not first
@@ -157,13 +156,12 @@ class QueryRunner:
                             self.page.last(last)
                     else:
                         frame, left = asked.select("*"), str(plan.root.toString())
-                    self._end_needless(tag)
                 except BaseException:
-                    self._cancel(pool, tag)
+                    self._end_all()
                     raise
-        except BaseException:
-            self._release(self._runs.values())
-            raise
+                finally:
+                    pool.shutdown(wait=False)
+                    self._needless.leave(tag)
         finally:
             context.removeJobTag(tag)
         done = tuple(run.result() for run in self._runs.values())
@@ -175,30 +173,25 @@ class QueryRunner:
         native = (*native, *self._left)
         return frame, FinishedQuery(done, self._reused, native, left, limited)
 
-    def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
-        """End all map stages and broadcasts."""
-        pool.shutdown(wait=False, cancel_futures=True)
-        self._end(self._runs.values(), tag)
+    def _end_all(self) -> None:
+        """End the map stages and broadcasts that run, and drop what all have stored. Wait for the
+        map stages."""
+        runs = list(self._runs.values())
+        for mark in list(self._runs):
+            self._end(mark)
+        for sent in self._plans.begun.sent.values():
+            self._needless.add(sent.tag, sent.is_over)
+        while not all(run.done() for run in runs):
+            end_jobs(self._exchanger.spark.sparkContext, self._tag)
+            SYSTEM_CLOCK.sleep_s(_LOOK_S_MAX)
 
-    def _end_needless(self, tag: str) -> None:
-        """End the map stages and broadcasts that run at the end of the query, so that nobody needs
-        their rows, and drop what they have stored. Before, another stage could need a subquery
-        whose job runs in one of them."""
-        needless = {mark: run for mark, run in self._runs.items() if mark.rows < 0}
-        self._end(needless.values(), tag)
-        self._runs = {mark: run for mark, run in self._runs.items() if mark not in needless}
-        self._release(needless.values())
-
-    def _end(self, runs: Collection[Future[FinishedExchange]], tag: str) -> None:
-        """End map stages and all broadcasts. Repeat the call to Spark until they end: one may have
-        had no job yet when it came first. Some broadcasts cannot be ended, such as one that lists
-        files; they are not waited for."""
-        deadline = Deadline.after(_BROADCASTS_END_S)
-        while not all(run.done() for run in runs) or (
-            self._plans.stages.is_sending and not deadline.passed
-        ):
-            end_jobs(self._exchanger.spark.sparkContext, tag)
-            SYSTEM_CLOCK.sleep_s(_CANCEL_S)
+    def _end(self, mark: Mark) -> None:
+        """End a map stage, and drop what it has stored or will have stored. Its subqueries go on:
+        another stage may need them."""
+        mark.is_needless, run = True, self._runs.pop(mark)
+        if not run.cancel():
+            self._needless.add(mark.tag, run.done)
+            run.add_done_callback(self._release)
 
     def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Plan:
         if not plan.shuffles:
@@ -217,6 +210,7 @@ class QueryRunner:
             is_looking = bool(plan.sending)
             if not running and not is_looking:
                 return plan
+            is_looking = self._needless.end() or is_looking
             if running:
                 wait(running, pause_s if is_looking else None, FIRST_COMPLETED)
             else:
@@ -227,7 +221,7 @@ class QueryRunner:
                 pause_s = _LOOK_S
             if self._plans.adapting.plans_again and self._changes(plan, *ended):
                 plan = self._refused_in(self._plans.plan_again(plan))
-                self._drop_waiting(plan)
+                self._end_needless(plan)
 
     def _send(self, plan: Plan) -> None:
         """Begin the broadcasts whose rows can be made, before the exchanges, as Spark does."""
@@ -243,14 +237,17 @@ class QueryRunner:
                     self._plans.send(broadcast, scans, self.page.early)
                 self._left += left
 
-    def _drop_waiting(self, plan: Plan) -> None:
-        """Drop the map stages that wait for a thread and that a plan does not read. Those that run
-        go on: a later plan may read them again."""
-        running = plan.running
+    def _end_needless(self, plan: Plan) -> None:
+        """End the map stages and broadcasts that a plan does not read."""
+        running, sending = plan.running, plan.sending
         for mark in [mark for mark in self._runs if mark.rows < 0 and mark not in running]:
-            if self._runs[mark].cancel():
-                self._plans.begun.forget(mark)
-                del self._runs[mark]
+            self._plans.begun.forget(mark)
+            self._end(mark)
+        for sent in [sent for sent in self._plans.begun.sent.values() if sent.rows < 0]:
+            if sent not in sending:
+                self._plans.forget(sent)
+                self._needless.add(sent.tag, sent.is_over)
+        self._needless.end()
 
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
@@ -290,7 +287,7 @@ class QueryRunner:
             written = self._runs[mark].result().written
             plain_bytes, rows = self._exchanger.plain_bytes(written), int(written.rows.sum())
             self._plans.begun.end(mark, rows, plain_bytes, written.sizes)
-        return ended, self._plans.stages.ended(plan.sending)
+        return ended, self._plans.stages.ended(plan.sending, self._plans.broadcast_s)
 
     def _changes(self, plan: Plan, marks: Sequence[Mark], sent: Iterable[BroadcastMark]) -> bool:
         """Return True if the rest should be planned again because of what has ended."""
@@ -304,11 +301,15 @@ class QueryRunner:
         )
 
     def _changes_plan(self, shuffle: Shuffle, limit: int) -> bool:
-        """Return True if an exchange is empty, or if it may be better to broadcast it than to join
-        two exchanges: it is small, and the other side is not, or is not there yet."""
+        """Return True if an exchange is empty, if it may be better to broadcast it than to join two
+        exchanges, for it is small, and the other side is not, or is not there yet; or if it may be
+        joined by hash."""
         assert shuffle.mark is not None
+        mark, adapting = shuffle.mark, self._plans.adapting
         fits = [self._fits(each, limit) for each in (shuffle, *shuffle.opposite)]
-        return not shuffle.mark.rows or (fits[0] and not all(fits))
+        is_sent = fits[0] and (adapting.sends_of_two or not all(fits))
+        is_hashed = bool(shuffle.opposite) and mark.largest_bytes <= adapting.hashed_bytes
+        return not mark.rows or is_sent or is_hashed
 
     def _becomes_small(self, shuffle: Shuffle, new: Container[Shuffle], limit: int) -> bool:
         """Return True if it may be better to broadcast an exchange's rows than to begin it: it is
@@ -338,6 +339,11 @@ class QueryRunner:
             if node.kind == ROUND_ROBIN and not known.inputs(transport.lineage())[1]:
                 transport = self._transport(shuffle, scans, in_order=True)
             self.page.stage(result, label, transport.shown)
+            transport.begin()
+            assert shuffle.mark is not None
+            context.addJobTag(shuffle.mark.tag)
+            if shuffle.mark.is_needless:
+                raise CancelledError
             alone = node.wanted or not self._plans.adapting.coalesce
             written = self._exchanger.write(
                 transport,
@@ -426,10 +432,9 @@ class QueryRunner:
         merging = self._plans.merging(places) if gains else None
         return MergeTask(read, merging) if merging else read
 
-    def _release(self, runs: Iterable[Future[FinishedExchange]]) -> None:
-        for run in runs:
-            if not run.cancelled() and run.exception() is None:
-                self._exchanger.drop(run.result().written.descriptor)
+    def _release(self, run: Future[FinishedExchange]) -> None:
+        if not run.cancelled() and run.exception() is None:
+            self._exchanger.drop(run.result().written.descriptor)
 
 
 def _cut_as_one(places: Iterable[Sequence[Shuffle]]) -> list[Group]:

@@ -44,7 +44,8 @@ class StageMarks:
 
     def end(self, mark: Mark, rows: int, plain_bytes: int, sizes: Longs) -> None:
         """Note the sizes of an exchange that is done, also where Spark's own rules find them."""
-        mark.plain_bytes, mark.rows = plain_bytes, rows
+        mark.plain_bytes, mark.largest_bytes = plain_bytes, int(sizes.max(initial=0))
+        mark.rows = rows
         metrics = mark.stage.shuffle().metrics()
         metrics.apply("dataSize").set(mark.size_bytes)
         metrics.apply("shuffleRecordsWritten").set(rows)
@@ -59,9 +60,10 @@ class StageMarks:
             self._begun[form] = self.sent[form] = begin(form, self._canonical[form])
         broadcast.sent = self.earlier(broadcast)
 
-    def forget(self, mark: Mark) -> None:
-        """Forget an exchange that nobody waits for: an equal one begins anew."""
+    def forget(self, mark: Mark | BroadcastMark) -> None:
+        """Forget what nobody waits for: an equal exchange or broadcast begins anew."""
         self._begun = {form: begun for form, begun in self._begun.items() if begun is not mark}
+        self.sent = {form: sent for form, sent in self.sent.items() if sent is not mark}
 
     def earlier(self, place: Any) -> Any:
         """Return what has begun and has the same rows as an exchange or a broadcast, if any."""
