@@ -51,6 +51,11 @@ def again_name(result: ResultId, number: int) -> ResultId:
     return ResultId(f"{result}-again-{number}")
 
 
+def exchange_name(result: ResultId, label: str) -> str:
+    """Return the name by which people know an exchange wherever it is shown in one text."""
+    return f"{result} {label}"
+
+
 def original(result: ResultId) -> ResultId:
     """Return the result whose rows another one holds, combined or made again; else itself."""
     return ResultId(_COPY.sub("", result))

@@ -9,7 +9,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 from rich.filesize import decimal
 
-from ...control.ids import ResultId, original
+from ...control.ids import ResultId, exchange_name, original
 from ...storage.format.segment import Longs
 from .jvm.caches import Cache
 from .queries.exchange_nodes import Shuffle
@@ -23,7 +23,7 @@ _NUMBERS = ("size", "rows", "stored", "PUT", "GET", "predicted", "throttled", "s
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    label: str
+    exchange: str
     where: str
     numbers: tuple[str, ...] = ("",) * len(_NUMBERS)
     """The cells of a table."""
@@ -54,7 +54,7 @@ def ran(query: FinishedQuery, reports: Iterable[ResultReport]) -> Explanation:
 
 
 def _line_before(query: QueryRunner, shuffle: Shuffle, purpose: str = "") -> _Line:
-    label = str(shuffle.node.label)
+    label = shuffle.node.public_label
     if reason := query.refusal(shuffle):
         return _Line(label, f"stays in Spark: {reason}{purpose}")
     caller = shuffle.reading.caller
@@ -79,7 +79,7 @@ def _line(done: FinishedExchange, report_of: Mapping[ResultId, ResultReport]) ->
     )
     requests = (f"{puts:,}", f"{gets:,}", f"{predicted_gets:,}", counted(throttled))
     numbers = (size, rows, decimal(report.stored_bytes), *requests, took, skew)
-    return _Line(done.label, report.result, numbers, cost)
+    return _Line(exchange_name(report.result, report.label), "ran here", numbers, cost)
 
 
 def _skew(rows: Longs) -> str:
@@ -90,8 +90,8 @@ def _skew(rows: Longs) -> str:
 
 
 def _page(plan: str, lines: list[_Line], more: str = "") -> Explanation:
-    texts = [f"{line.label}: {line.where}{line.cost}" for line in lines] + [more] * bool(more)
+    texts = [f"{line.exchange}: {line.where}{line.cost}" for line in lines] + [more] * bool(more)
     numbered = [f"({number}) {text}" for number, text in enumerate(texts, 1)] or ["no exchange"]
-    rows = [(f"({n})", line.label, line.where, *line.numbers) for n, line in enumerate(lines, 1)]
+    rows = [(f"({n})", line.exchange, line.where, *line.numbers) for n, line in enumerate(lines, 1)]
     feet = tuple(numbered[len(lines) :])
     return Explanation(plan, "\n".join(numbered), Table(_WORDS, _NUMBERS, rows, feet=feet))

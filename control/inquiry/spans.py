@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from ..events import types as ev
 from ..events.codec import trace_id
-from ..ids import AttemptId, ResultId
+from ..ids import AttemptId, ResultId, exchange_name
 
 _MARKS_MAX = 128  # by the OpenTelemetry specification, readers may drop more
 _Value = str | int
@@ -65,7 +65,7 @@ class _Exchange:
             "headgate.partitions": it.partitions,
             "headgate.subpartitions": it.subpartitions,
         }
-        name = f"exchange {it.result} {it.label}"
+        name = f"exchange {exchange_name(it.result, it.label)}"
         exchange = self._span("", "", name, first, last, attributes)
         whole = next((it for it in self.records if _is(it, ev.ResultComplete)), None)
         yield exchange

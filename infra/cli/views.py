@@ -19,7 +19,7 @@ from rich.text import Text
 from ...connectors.spark.report import JobReport
 from ...control.contract import SESSION
 from ...control.events import types as ev
-from ...control.ids import AttemptId
+from ...control.ids import AttemptId, exchange_name
 from ...control.inquiry.audit import Audit
 from ...control.inquiry.history import READ, Made
 from ...control.inquiry.listing import JobCondition, ListedJob
@@ -143,7 +143,9 @@ def subject_of(body: ev.Body | ev.Newer) -> tuple[str, str]:
         case ev.JobUnregistered():
             return body.reason, ""
         case ev.ResultRegistered():
-            return f"{body.result} {body.label}", f"{body.partitions} x {body.subpartitions}"
+            return exchange_name(
+                body.result, body.label
+            ), f"{body.partitions} x {body.subpartitions}"
         case ev.PartitionRegistered() | ev.PartitionAccepted():
             return f"{body.result}/{_range(body.first, body.count)}", f"{body.count} partitions"
         case ev.Produced():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -86,7 +87,10 @@ def test_objects_are_combined(hg: Headgate, df: DataFrame, way: Way) -> None:
     assert (first.partitions, first.released is None) == (PARTITIONS, False)
     assert (combined.subpartitions, combined.rows) == (SUBPARTITIONS, ROWS)
     assert combined.puts == combined.partitions == way.bundles * way.ranges
-    assert combined.label.startswith(f"combined {way.bundles} x {way.ranges}: repartition(")
+    assert re.match(
+        rf"combined {way.bundles} x {way.ranges}: test_combining.py:\d+: repartition\(",
+        combined.label,
+    )
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
     first, combined = hg.results()[-2:]
     assert first.gets == first.predicted_gets == PARTITIONS * way.ranges

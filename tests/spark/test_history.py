@@ -27,7 +27,7 @@ from .logged import SECRET
 pytestmark = pytest.mark.timeout(180)
 
 _SERVER = "org.apache.spark.deploy.history.HistoryServer"
-_WROTE = re.compile(r"headgate: write (\S+),")
+_WROTE = re.compile(r"headgate: write (\S+) .+: ")
 READ_LATER = ("offload", "repartition", "rdd, true")
 _WAIT_S, _ASKED_MAX = 0.2, 300
 

@@ -18,6 +18,7 @@ from .conftest import Place, real_place
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 APPLICATION = Path(__file__).with_name("shown.py")
+EXCHANGE = "shown.py:21: repartition(4, id)"
 _numbers = count(1)
 
 
@@ -70,14 +71,14 @@ def shown(place: Place, sparks_bar: bool, terminal: bool) -> tuple[str, str]:
 def test_a_terminal_shows_progress(place: Place) -> None:
     """A line with growing numbers stands at the end of the terminal, and leaves nothing there."""
     out, err = shown(place, sparks_bar=False, terminal=True)
-    line = "\rrepartition(4, id)  {}/8 partitions  "
+    line = f"\r1-0001 {EXCHANGE}  {{}}/8 partitions  "
     assert any(line.format(number) in err for number in range(1, 8))
     assert "[Stage" not in err
     *_, blank, end = err.split("\r")
     assert (blank.strip(" "), end) == ("", "")
     head, row = out.splitlines()
     assert head.split()[:4] == ["result", "what", "state", "size"]
-    assert row.startswith("1-0001  repartition(4, id)  complete  8 x 4    40  ")
+    assert row.startswith(f"1-0001  {EXCHANGE}  complete  8 x 4    40  ")
 
 
 def test_it_stands_back_for_sparks_own(place: Place) -> None:

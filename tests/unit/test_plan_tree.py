@@ -27,15 +27,15 @@ def test_stages_are_below_the_scans_of_their_results() -> None:
     tree = PlanTree()
     tree.stage("1-01", "hash", node("Range"))
     tree.stage("1-02", "hash", node("Sort", node("Scan Headgate 1-01")))
-    assert shown(tree)[:2] == ["Headgate exchange 1-02", "   Sort"]
+    assert shown(tree)[:2] == ["Headgate exchange 1-02 hash", "   Sort"]
     tree.last(node("Join", node("Scan Headgate 1-02"), node("Scan Headgate 1-01")))
     assert shown(tree) == [
         "Join",
         "   Scan Headgate 1-02",
-        "      Headgate exchange 1-02",
+        "      Headgate exchange 1-02 hash",
         "         Sort",
         "            Scan Headgate 1-01",
-        "               Headgate exchange 1-01",
+        "               Headgate exchange 1-01 hash",
         "                  Range",
         "   Scan Headgate 1-01",
     ]
@@ -49,7 +49,7 @@ def test_an_exchange_that_nobody_scans_is_shown() -> None:
         tree.stage(result, "hash", node("Range"))
     tree.last(node("Sort", node("Scan Headgate 1-02")))
     assert shown(tree)[0] == "Sort"
-    assert shown(tree)[-2:] == ["   Headgate exchange 1-01", "      Range"]
+    assert shown(tree)[-2:] == ["   Headgate exchange 1-01 hash", "      Range"]
 
 
 def test_tasks_that_read_several_results() -> None:
@@ -60,10 +60,10 @@ def test_tasks_that_read_several_results() -> None:
     tree.last(node("Scan Headgate 1-01 1-02-combined"))
     assert [line.strip() for line in shown(tree)] == [
         "Scan Headgate 1-01 1-02-combined",
-        "Headgate exchange 1-01",
+        "Headgate exchange 1-01 hash",
         "Range",
-        "Headgate exchange 1-02-combined",
-        "Headgate exchange 1-02",
+        "Headgate exchange 1-02-combined combines the objects of its map stage",
+        "Headgate exchange 1-02 hash",
         "Range",
     ]
 
@@ -76,7 +76,7 @@ def test_boxes_have_one_child() -> None:
     tree.last(node("WholeStageCodegen (1)", node("Sort", node("Project"))))
     (sort,) = tree.tree()["children"]
     assert ["Project", "InputAdapter"] == [below["nodeName"] for below in sort["children"]]
-    assert shown(tree)[-2:] == ["      Headgate exchange 1-01", "         Range"]
+    assert shown(tree)[-2:] == ["      Headgate exchange 1-01 hash", "         Range"]
 
 
 def test_a_combined_result_is_above_the_result_that_it_combines() -> None:
@@ -86,8 +86,8 @@ def test_a_combined_result_is_above_the_result_that_it_combines() -> None:
     tree.last(node("Scan Headgate 1-01-combined"))
     assert [line.strip() for line in shown(tree)] == [
         "Scan Headgate 1-01-combined",
-        "Headgate exchange 1-01-combined",
-        "Headgate exchange 1-01",
+        "Headgate exchange 1-01-combined combines the objects of its map stage",
+        "Headgate exchange 1-01 hash",
         "Range",
     ]
 

@@ -32,7 +32,7 @@ STATE = ResultState(
     Production(winners=WINNERS),
     totals=Totals(written=Written(12, 12, 99, 1_200_000_000)),
 )
-LINE = "orders by customer  12/40 partitions  1.2 GB  12 PUT  7 s"
+LINE = "1-0001 orders by customer  12/40 partitions  1.2 GB  12 PUT  7 s"
 SOON = Pace(poll_s=0.01, retry_s=0.01)
 WAIT_S = 20.0
 
@@ -58,7 +58,7 @@ def threads() -> list[str]:
 
 
 def test_the_text() -> None:
-    """It has the label, the partitions, the bytes, the requests and the time."""
+    """It has the name, the partitions, the bytes, the requests and the time."""
     assert progress(STATE, 7.2) == LINE
     label = "\x1b[31m" + "long " * 20
     registered = replace(STATE.registered, label=label)
@@ -92,12 +92,15 @@ def test_it_is_shown_while_exchanges_run() -> None:
             assert threads() == ["headgate-progress"]
         assert "" not in line.texts
     assert threads() == []
-    assert line.texts[0] == "orders by customer  12/40 partitions  1.2 GB  12 PUT  0 s  and 1 more"
+    assert (
+        line.texts[0]
+        == "1-0001 orders by customer  12/40 partitions  1.2 GB  12 PUT  0 s  and 1 more"
+    )
     assert line.texts[-1] == ""
     with shown.of(FIRST, states.get):
         line.seen.clear()
         assert line.seen.wait(WAIT_S)
-    assert line.texts[-2] == "orders by customer  12/40 partitions  1.2 GB  12 PUT  0 s"
+    assert line.texts[-2] == "1-0001 orders by customer  12/40 partitions  1.2 GB  12 PUT  0 s"
 
 
 def test_a_short_exchange_shows_nothing() -> None:

@@ -27,7 +27,7 @@ from ....control.contract import (
 )
 from ....control.errors import Closed, Corrupt, Fenced, HeadgateError, Invalid, Unavailable
 from ....control.events.types import WayChosen
-from ....control.ids import ResultId, again_name, combined_name
+from ....control.ids import ResultId, again_name, combined_name, exchange_name
 from ....control.model.state import JobState, ResultState
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Readers, choose, predict
@@ -65,7 +65,7 @@ from .transport import (
 _LOG = logging.getLogger("headgate")
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
 _ZONE = "spark.sql.session.timeZone"
-_LABEL_CHARS = 200
+_LABEL_CHARS, _LINE_CHARS = 200, 60
 _SCHEMA_CHARS = 100_000
 _NAMED_MAX = 20
 _UNKNOWN_BYTES = 1 << 60  # Spark's estimate of a size that it does not know is larger
@@ -107,10 +107,11 @@ class Exchanger:
         """Run the exchange of `df.repartition(n, *columns)`, and return the DataFrame that reads
         its stored rows."""
         check(df.schema)
-        label = f"repartition({n}, {', '.join(map(_public, columns))})"
         settings = TaskSettings(self.spark)
-        described = f"headgate: prepare {description(result, settings.hide(label))}"
         with self.page() as page:
+            text = f"repartition({n}, {', '.join(map(_public, columns))})"
+            label = label_of(text, settings, page)
+            described = f"headgate: prepare {exchange_name(result, label)}"
             if self.door is not None:
                 page.begin(settings.hide)
             with settings.carried(described):
@@ -172,7 +173,7 @@ class Exchanger:
         output = _Output(
             transport.schema,
             schema if len(schema) <= _SCHEMA_CHARS else "",  # then only the segments have it
-            hide(label)[:_LABEL_CHARS],
+            label,
             n,
             inputs,
             ordered,
@@ -182,11 +183,12 @@ class Exchanger:
         task = self._map_task(result, output)
         stage = transport.writes(task.write)
         if context.budget.is_limited and (estimate_bytes := estimate()) < _UNKNOWN_BYTES:
-            context.budget.check_least(output.label, self._spent(), stage.count, estimate_bytes)
+            name = exchange_name(result, label)
+            context.budget.check_least(name, self._spent(), stage.count, estimate_bytes)
         descriptor, state = self._write(result, stage, output)
         try:
             size = exchange_size(state, partial(self._readers, firsts_of or _one_by_one))
-            prediction = self._check(output.label, size)
+            prediction = self._check(exchange_name(result, label), size)
             self._state_way(result, prediction)
         except BaseException:
             self.drop(descriptor)
@@ -214,7 +216,7 @@ class Exchanger:
         chosen = WayChosen(result, str(prediction.way), gets, round(took_s * 1000))
         self.job_context.master.announce(self.job_context.worker.job, chosen)
 
-    def _check(self, label: str, size: ExchangeSize) -> Prediction:
+    def _check(self, name: str, size: ExchangeSize) -> Prediction:
         """Choose the way of an exchange that is written, and check its cost.
 
         Raises:
@@ -229,7 +231,7 @@ class Exchanger:
             writing = budget.writing(size.objects, size.stored_bytes)
             copied_bytes = 0 if prediction.way == DIRECT else size.stored_bytes
             reading = Cost(prediction.usd, prediction.requests, copied_bytes)
-            budget.check(label, writing + reading, self._spent() + reading)
+            budget.check(name, writing + reading, self._spent() + reading)
         return prediction
 
     def _map_task(self, result: ResultId, output: _Output) -> MapTask:
@@ -267,7 +269,7 @@ class Exchanger:
                 registered = context.master.register_partition_with_producer(
                     job, partition, ProducerDescriptor(0, partitions)
                 )
-                rows = writing.run(description(result, output.label))
+                rows = writing.run(exchange_name(result, output.label))
                 self._await_registered(registered, result)
                 state = context.master.await_complete(descriptor)
             check_rows(state, rows)
@@ -292,7 +294,7 @@ class Exchanger:
         limits, costs = self.job_context.worker.limits, self.job_context.budget.costs
         parts = combined_parts(state, size, prediction.way, limits)
         again = count(1)
-        label = f"{prediction.way}: {output.label}"[:_LABEL_CHARS]
+        label = f"{prediction.way}: {output.label}"
         copy = replace(output, label=label, ordered=False)
 
         def copied(descriptor: ShuffleDescriptor, state: ResultState) -> MapStage:
@@ -411,9 +413,10 @@ def _one_by_one(sizes: Longs) -> Longs:
     return np.arange(len(sizes))
 
 
-def description(result: ResultId, label: str) -> str:
-    """Return the words for an exchange in the descriptions of its jobs."""
-    return f"{result}, {label[:_LABEL_CHARS]}"
+def label_of(text: str, settings: TaskSettings, page: QueryPage) -> str:
+    """Return the label of an exchange: the user's line and its partitioning, redacted as Spark
+    redacts its plans."""
+    return f"{settings.hide(page.line)[-_LINE_CHARS:]}: {settings.hide(text)[:_LABEL_CHARS]}"
 
 
 def _public(column: str | Column) -> str:

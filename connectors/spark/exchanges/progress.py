@@ -21,13 +21,13 @@ from rich.cells import cell_len, set_cell_size
 from rich.filesize import decimal
 
 from ....control.clock import PACE, SYSTEM_CLOCK, Pace
-from ....control.ids import ResultId
+from ....control.ids import ResultId, exchange_name
 from ....control.model.state import ResultState
 from ....storage.reading.ways import puts
 from ..tables import cut
 
 _LOG = logging.getLogger("headgate")
-_LABEL_CELLS = 40
+_NAME_CELLS = 50
 _WIDTH = 80
 _CLEAR_S = 1.0
 
@@ -181,7 +181,7 @@ def progress(state: ResultState, took_s: float) -> str:
     """Return in one line how far a map stage is."""
     written = state.totals.written
     parts = (
-        cut(state.registered.label, _LABEL_CELLS),
+        cut(exchange_name(state.registered.result, state.registered.label), _NAME_CELLS),
         f"{len(state.production.winners)}/{state.registered.partitions} partitions",
         decimal(written.stored_bytes),
         f"{puts(written.segments, written.stored_bytes):,} PUT",

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 from ....control.clock import SYSTEM_CLOCK
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Invalid
-from ....control.ids import ResultId
-from ..exchanges.exchange import Exchanger, description
+from ....control.ids import ResultId, exchange_name
+from ..exchanges.exchange import Exchanger, label_of
 from ..exchanges.job_context import StoredExchange
 from ..exchanges.transport import JvmTransport, read_frames
 from ..jvm.caches import Cache
@@ -57,7 +57,7 @@ class FinishedExchange:
     transport: JvmTransport
     written: StoredExchange
     label: str
-    """Its partitioning, as Spark writes it."""
+    """The label that the log has."""
     took_s: float
     """The time that its map stage took."""
 
@@ -167,7 +167,9 @@ class QueryRunner:
         done = tuple(run.result() for run in self._runs.values())
         stages = [plan.inputs, *(mark.first.inputs for mark in self._runs)]
         native = tuple(
-            (shuffle.node.label, shuffle.refusal) for stage in stages for shuffle in refused(stage)
+            (shuffle.node.public_label, shuffle.refusal)
+            for stage in stages
+            for shuffle in refused(stage)
         )
         limited = self._plans.is_limited
         native = (*native, *self._left)
@@ -227,7 +229,9 @@ class QueryRunner:
         """Begin the broadcasts whose rows can be made, before the exchanges, as Spark does."""
         for broadcast in plan.broadcasts:
             if broadcast.sent is None and are_there(broadcast.inputs, broadcast.stage):
-                left = [(each.node.label, each.refusal) for each in refused(broadcast.inputs)]
+                left = [
+                    (each.node.public_label, each.refusal) for each in refused(broadcast.inputs)
+                ]
                 context = self._exchanger.spark.sparkContext
                 with (
                     self._plans.active("headgate: broadcast to later stages"),
@@ -326,11 +330,11 @@ class QueryRunner:
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
-        label, result = node.public_label, self._name()
-        described = description(result, self._plans.settings.hide(label))
+        result = self._name()
+        label = label_of(node.public_label, self._plans.settings, self.page)
         context, has_refused = self._exchanger.spark.sparkContext, any(refused(shuffle.inputs))
         with (
-            self._plans.active(f"headgate: prepare {described}"),
+            self._plans.active(f"headgate: prepare {exchange_name(result, label)}"),
             accounted(context) if has_refused else nullcontext(),
         ):
             scans = self._scans(shuffle.inputs)
@@ -356,7 +360,7 @@ class QueryRunner:
                 partial(self._plans.likely_bytes, shuffle),
             )
         took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
-        return FinishedExchange(transport, written, node.label, took_s)
+        return FinishedExchange(transport, written, label, took_s)
 
     def _transport(
         self, shuffle: Shuffle, scans: dict[Shuffle, Scan], in_order: bool = False

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from .....control.ids import ResultId
+from .....control.ids import ResultId, exchange_name
 from .....control.model.state import ResultState
 
 _SCANS = "Scan Headgate "  # the names of results follow
@@ -97,7 +97,9 @@ class PlanTree:
             label, plan = left.pop(result)
             below = self._grown(plan, left)
         metrics = self._metrics.setdefault(result, [_metric(*each) for each in _METRICS])
-        return {**_node(f"Headgate exchange {result}", label, below), "metrics": metrics}
+        exchange = _node(f"Headgate exchange {result}", "", below)
+        exchange["simpleString"] = f"Headgate exchange {exchange_name(ResultId(result), label)}"
+        return {**exchange, "metrics": metrics}
 
 
 def _volumes(state: ResultState) -> tuple[list[int], list[int], list[int]]:
