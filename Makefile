@@ -19,7 +19,7 @@ export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 # Python is started hundreds of times, and would compile all that it imports each time.
 unexport SPARK_HOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg test-comet bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
+.PHONY: help setup demo test lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg test-comet bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak counts scale lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -213,6 +213,9 @@ MINUTES ?= 120
 
 soak: $(INSTALLED) java  ## hours of small exchanges under faults, on services of their own (MINUTES=120 SEED=1)
 	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+counts: $(INSTALLED) java  ## threads, descriptors and memory over 100 restarts and rejoins, 1,000 sessions, 100,000 jobs
+	@$(BIN)/python -m tests.chaos.counts $(ARGS)
 
 scale: $(INSTALLED)  ## ten thousand by ten thousand without its bytes, written to docs/scale.md
 	@$(BIN)/python -m tests.bench scale $(ARGS)

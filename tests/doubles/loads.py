@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -37,6 +38,8 @@ HOURS = Load(8, 16, 16.0)
 """The growth that hours of work may show: the pools of a JVM come and go."""
 SAME = Load(0, 2, 16.0)
 """The growth of a process that has done the same things before."""
+SPARKS = Load(200, 16, 64.0)
+"""The growth of a JVM: two pools of the block manager grow to 100 threads."""
 
 
 def load_of(pid: int) -> Load | None:
@@ -70,13 +73,28 @@ def _this_process() -> dict[str, int]:
 
 @contextmanager
 def steady(
-    pids: Callable[[], Mapping[str, int]] = _this_process, more: Load = SAME
+    pids: Callable[[], Mapping[str, int]] = _this_process,
+    more: Load = SAME,
+    settled_s: float = _SETTLED_S_MAX,
 ) -> Iterator[None]:
-    """Assert that the processes hold no more at the end of the block than at its start. Those that
-    end meanwhile do not count."""
+    """Assert that the processes hold no more at the end of the block than at its start, or at most
+    `settled_s` later. Those that end meanwhile do not count."""
     before = loads(pids())
     yield
-    deadline = Deadline.after(_SETTLED_S_MAX)
+    deadline = Deadline.after(settled_s)
     while (growth := list(grown(before, pids(), more))) and not deadline.passed:
         SYSTEM_CLOCK.sleep_s(deadline.poll_s)
     assert [] == growth, growth
+
+
+def grown_sessions(printed: str) -> list[str]:
+    """Return the growth in a line of an application that has made sessions: the numbers of
+    descriptors, threads and MiB of each process at both ends."""
+    (line,) = [line for line in printed.splitlines() if line.startswith("growth ")]
+    rooms = {"driver": SAME, "JVM": SPARKS}
+    ends = {
+        name: [Load(threads, descriptors, mib) for descriptors, threads, mib in both]
+        for name, both in json.loads(line.removeprefix("growth ")).items()
+    }
+    growths = ((name, after.growth(before, rooms[name])) for name, (before, after) in ends.items())
+    return [f"{name}: {growth}" for name, growth in growths if growth]

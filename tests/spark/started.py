@@ -1,8 +1,11 @@
 """An application that does not know Headgate: `python started.py [what]`."""
 
+import gc
+import json
 import os
 import sys
 import threading
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -20,21 +23,34 @@ def tell_when_active(spark: SparkSession) -> None:
     print("waits", flush=True)
 
 
-def numbers() -> list[int]:
-    """Return the number of descriptors and of threads of this process."""
-    return [len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")]
+def numbers(spark: SparkSession) -> dict[str, list[int]]:
+    """Return the numbers of descriptors, of threads, and of MiB of the driver and its JVM."""
+    assert spark._jvm is not None
+    java = spark._jvm.java.lang
+    for _ in range(2):  # what is collected here goes in the JVM, too
+        gc.collect()
+        java.System.gc()
+    counts = {}
+    for name, pid in (("driver", os.getpid()), ("JVM", java.ProcessHandle.current().pid())):
+        of = Path("/proc", str(pid))
+        pages = int((of / "statm").read_text().split()[1])
+        mib = pages * os.sysconf("SC_PAGE_SIZE") >> 20
+        counts[name] = [len(os.listdir(of / "fd")), len(os.listdir(of / "task")), mib]
+    heap = java.Runtime.getRuntime()
+    counts["JVM"][2] = (heap.totalMemory() - heap.freeMemory()) >> 20
+    return counts
 
 
-def growth(spark: SparkSession, sessions: int) -> list[int]:
-    """Make sessions that nobody keeps, some of which run a query, and return what has grown since
-    the first of them."""
-    before: list[int] = []
+def growth(spark: SparkSession, sessions: int) -> dict[str, list[list[int]]]:
+    """Make sessions that nobody keeps, some of which run a query, and return the numbers of each
+    process after the first of them and after the last."""
+    before = dict[str, list[int]]()
     for number in range(sessions):
         child = spark.newSession()
         if number % 50 == 0:
             assert sum(sums(child)) == 1000
-            before = before or numbers()
-    return [after - first for after, first in zip(numbers(), before, strict=True)]
+            before = before or numbers(spark)
+    return {name: [before[name], after] for name, after in numbers(spark).items()}
 
 
 def main(*what: str) -> None:
@@ -47,7 +63,7 @@ def main(*what: str) -> None:
     if "child" in what:
         print("sum", sum(sums(spark.newSession())))
     if "sessions" in what:
-        print("growth", max(growth(spark, 301)))
+        print("growth", json.dumps(growth(spark, int(what[-1]))))
     if "attach" in what:
         import headgate
 

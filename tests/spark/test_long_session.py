@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from headgate import attach
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
-from ..doubles.loads import HOURS, Load, steady
+from ..doubles.loads import HOURS, SPARKS, steady
 from .conftest import build_session, real_place
 
 
@@ -36,8 +36,7 @@ def test_what_spark_has_forgotten() -> None:
     try:
         work(spark)
         jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-        spark_pools = Load(200, 16, 64.0)  # two pools of the block manager grow to 100 threads
-        with steady(more=HOURS), steady(lambda: {"JVM": jvm}, spark_pools):
+        with steady(more=HOURS), steady(lambda: {"JVM": jvm}, SPARKS):
             for _ in range(2):
                 work(spark)
     finally:

@@ -23,6 +23,7 @@ from headgate.control.model.state import JobState
 from headgate.infra.start import commands
 
 from ..bench import tpch, unchanged
+from ..doubles.loads import grown_sessions
 from ..quick_java import QUICK_JAVA
 from .conftest import Place, real_place
 
@@ -128,13 +129,12 @@ def test_a_module_that_fails(place: Place, job: str) -> None:
 
 
 def test_sessions_that_nobody_keeps(place: Place, job: str) -> None:
-    """Hundreds of sessions of one application share its job, and leave no thread and no descriptor
-    behind."""
-    with started(place, job, str(APPLICATION), "sessions") as running:
+    """Hundreds of sessions of one application share its job, and leave no thread, no descriptor and
+    no memory behind, in the driver and in its JVM."""
+    with started(place, job, str(APPLICATION), "sessions", "301") as running:
         out, err = running.communicate()
     assert running.returncode == 0, err
-    (growth,) = [int(line.split()[1]) for line in out.splitlines() if line.startswith("growth")]
-    assert growth < 5
+    assert [] == grown_sessions(out)
     assert_closed(place, job, 1, 8)
 
 
