@@ -32,6 +32,7 @@ CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.sql.shuffle.partitions": "2",
+    "spark.log.level": "WARN",  # as in a Python shell: `spark-submit` logs each step of a job
 }
 _VARIES = re.compile(r"\d+")
 
