@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -46,15 +47,22 @@ def main(infile, outfile):
 MODULE = "pyspark_double"
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name: that of a socket in it may have some hundred bytes."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
 @contextmanager
-def daemon(tmp_path: Path, quiet: bool, kills: bool) -> Iterator[subprocess.Popen[bytes]]:
+def daemon(folder: Path, quiet: bool, kills: bool) -> Iterator[subprocess.Popen[bytes]]:
     """Run the daemon with a double of PySpark's worker."""
-    (tmp_path / f"{MODULE}.py").write_text(WORKER.replace("QUIET", str(quiet)))
+    (folder / f"{MODULE}.py").write_text(WORKER.replace("QUIET", str(quiet)))
     environment = {
         **os.environ,
-        "PYTHONPATH": str(tmp_path),
+        "PYTHONPATH": str(folder),
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
         "SPARK_REUSE_WORKER": "1",
         **({"PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"} if kills else {}),
     }
@@ -98,13 +106,13 @@ def is_there(process: int) -> bool:
 
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("word", ["early", "late", "idle"])
-def test_a_worker_that_the_jvm_leaves_says_nothing(tmp_path: Path, word: str, kills: bool) -> None:
+def test_a_worker_that_the_jvm_leaves_says_nothing(folder: Path, word: str, kills: bool) -> None:
     """Spark leaves a worker that is not idle when it has rows enough."""
-    with daemon(tmp_path, quiet=True, kills=kills) as running:
+    with daemon(folder, quiet=True, kills=kills) as running:
         assert "" == printed(running, word)
 
 
 @pytest.mark.parametrize("word", ["early", "late", "idle"])
-def test_the_daemon_alone_prints_a_traceback(tmp_path: Path, word: str) -> None:
-    with daemon(tmp_path, quiet=False, kills=True) as running:
+def test_the_daemon_alone_prints_a_traceback(folder: Path, word: str) -> None:
+    with daemon(folder, quiet=False, kills=True) as running:
         assert "BrokenPipeError" in printed(running, word)

@@ -126,7 +126,7 @@ def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(exchange, "JvmTransport", lambda *_: SimpleNamespace(reads=refuse))
     written = SimpleNamespace(descriptor=FIRST, read=None)
     monkeypatch.setattr(Exchanger, "write", lambda *_, **__: written)
-    page = SimpleNamespace(begin=lambda *_: None, stage=lambda *_: None)
+    page = SimpleNamespace(line="job.py:1", begin=lambda *_: None, stage=lambda *_: None)
     monkeypatch.setattr(Exchanger, "page", lambda _: nullcontext(page))
     df: Any = SimpleNamespace(schema=StructType().add("k", "long"))
     with pytest.raises(RuntimeError, match="no frame"):
