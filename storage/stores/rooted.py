@@ -202,7 +202,7 @@ class RootedStore:
         for known in (self._proven, self._marked):
             if len(known) >= _PROVEN_MAX:
                 known.clear()
-        self._proven.add((bucket, job))
+        self._proven |= {(bucket, job), (bucket, self._root.prefix)}
         if marked is not None:
             self._marked.add((bucket, job))
 

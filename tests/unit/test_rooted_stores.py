@@ -145,6 +145,16 @@ def test_a_master_in_a_root_without_the_job(tmp_path: Path, act: str) -> None:
         ACTS[act](store)
 
 
+def test_a_bucket_that_was_seen_may_become_empty(tmp_path: Path) -> None:
+    """The objects of the only job are deleted, and then its sweep finds none."""
+    store = Target("", f"memory://{tmp_path.name}", "").open_bucket()[0]
+    with pytest.raises(Invalid, match="no object below"):
+        store.delete([])
+    store.put(NAME, b"x", "w")
+    store.delete([NAME])
+    store.delete([])
+
+
 def test_an_attempt_that_comes_after_the_sweep(tmp_path: Path) -> None:
     """Nothing of a job is left after its sweep. An attempt that comes later is deleted all the
     same, whether it has stored an object or not."""
