@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,10 @@ from headgate import Headgate, Invalid
 from headgate.connectors.spark.attach import attach_session
 from headgate.connectors.spark.exchanges import exchange
 from headgate.connectors.spark.exchanges.exchange import check_rows
+from headgate.connectors.spark.jvm.scheduler import StoppedStages
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.events.types import ResultRegistered
+from headgate.control.ids import ResultId
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 from headgate.storage.reading.ways import DIRECT, predict
 
@@ -119,6 +123,37 @@ def test_a_lost_object_of_a_barrier_is_made_again(
     assert list(range(300)) == sorted(id for (id,) in out.collect())
     hg.release(out)
     audited(recorded(hg))
+
+
+def test_a_stage_without_slots_waits_for_two_results(spark: SparkSession) -> None:
+    """It gets slots again when both are there, and Spark forgets it when it has ended."""
+    context = spark.sparkContext
+    root = context._jsc.sc().taskScheduler().rootPool()
+    stopped, results = StoppedStages(context), (ResultId("a"), ResultId("b"))
+
+    def queued() -> list[Any]:
+        return list(root.schedulableQueue().toArray())
+
+    def sleep() -> None:
+        context.parallelize(range(2), 2).foreach(lambda _: SYSTEM_CLOCK.sleep_s(2))
+
+    with ThreadPoolExecutor(1) as pool:
+        sleeping, deadline = pool.submit(sleep), Deadline.after(60)
+        while not (queued() and queued()[0].runningTasks() == 2) and not deadline.passed:
+            SYSTEM_CLOCK.sleep_s(0.05)
+        (stage,) = queued()
+        tasks = [int(task) for task in stage.runningTasksSet().mkString(" ").split()]
+        for result in results:
+            for task in tasks:  # they begin to wait one after the other
+                stopped.add(result, [task])
+        for result in results:
+            assert ["headgate-idle"] == [each.name() for each in queued()]
+            stopped.end(result)
+        assert [stage.name()] == [each.name() for each in queued()]
+        sleeping.result()
+    while queued() and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.05)
+    assert [] == queued()
 
 
 def test_a_lost_index_is_made_again(

@@ -2,7 +2,8 @@
 
 Readers wait inside their tasks. If they leave no task slot for the rerun, its stages are scheduled
 first and some readers are killed. Spark does not count that as a failure, and starts them again
-later. A stage with a barrier runs again as a whole, and begins when it has all its slots: the
+later; but it ends the job of a reader whose own stage has a barrier, so such readers are killed
+last. A stage with a barrier runs again as a whole, and begins when it has all its slots: the
 stages of its readers get none until then.
 """
 
@@ -28,6 +29,7 @@ from ..jvm.scheduler import (
     put_first,
     running_stages,
     running_tasks,
+    without_barrier,
 )
 from ..jvm.task_settings import DESCRIPTION, WRITES, TaskSettings
 from ..tasks.shipping import cause
@@ -100,6 +102,10 @@ class Reruns:
     _running: dict[ResultId, threading.Thread] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
+    _stopped: StoppedStages = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stopped = StoppedStages(self.context)
 
     def keep(self, result: ResultId, stage: Writing) -> None:
         with self._lock:
@@ -173,11 +179,10 @@ class Reruns:
         tag = f"headgate-rerun-{result}"
         with ThreadPoolExecutor(1, thread_name_prefix=tag) as executor:
             job = executor.submit(self._again, tag, result, stage, missing)
-            idle = StoppedStages(self.context)
             try:
-                self._make_room(tag, result, missing, job, idle)
+                self._make_room(tag, result, missing, job)
             finally:
-                idle.end()
+                self._stopped.end(result)
             job.result()
 
     def _again(self, tag: str, result: ResultId, stage: Writing, missing: list[int]) -> None:
@@ -187,12 +192,11 @@ class Reruns:
         context.setLocalProperty(DESCRIPTION, f"{WRITES} {result} again, {missing}")
         stage.again(missing)
 
-    def _make_room(
-        self, tag: str, result: ResultId, missing: list[int], job: Future[None], idle: StoppedStages
-    ) -> None:
+    def _make_room(self, tag: str, result: ResultId, missing: list[int], job: Future[None]) -> None:
         """Kill waiting readers until every task of the rerun has a slot: one in each turn, up to
         the number of slots that it lacked, and one more every `_PATIENCE_TURNS`. If it lacks none,
-        its tasks may themselves wait for another result: one more every `_LONG_PATIENCE_TURNS`."""
+        its tasks may themselves wait for another result: one more every `_LONG_PATIENCE_TURNS`. A
+        reader with a barrier goes last, and after this time: Spark ends its job."""
         killed: set[int] = set()
         turns, needed = 0, len(missing)
         while not job.done() and not self._closed.wait(self.pace.retry_s):
@@ -204,15 +208,19 @@ class Reruns:
             begun = {attempt.partition.index for attempt in running} | winners.keys()
             waiting = sorted(state.reproduction.waiting - killed)
             if not set(missing) - begun:
-                idle.end()
+                self._stopped.end(result)
                 continue
             if not waiting:
                 continue
+            others = without_barrier(self.context, waiting)
+            if not others and turns % _LONG_PATIENCE_TURNS:
+                continue
+            waiting = others or waiting
             stages = running_stages(self.context, tag)
             reason = f"makes room for result {result}, which it waits for"
             if await_all_slots(self.context, stages):
                 put_first(self.context, stages)
-                idle.add(waiting)
+                self._stopped.add(result, waiting)
                 killed.update(waiting)
                 for task in waiting:
                     kill_task(self.context, task, reason)

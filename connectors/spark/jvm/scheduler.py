@@ -14,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from ....control.clock import SYSTEM_CLOCK, Deadline
+from ....control.ids import ResultId
 from .bridge import Jvm
 from .task_settings import WRITES
 
@@ -165,13 +166,26 @@ def await_all_slots(context: SparkContext, stages: Collection[int]) -> bool:
     return any(tasks.isBarrier() for tasks in _tasks_of(context, stages))
 
 
+def without_barrier(context: SparkContext, tasks: Collection[int]) -> list[int]:
+    """Return those of these tasks whose stages have no barrier. The end of another one ends its
+    job."""
+    stages = [stage for stage in _in_queues(context) if stage.isBarrier()]
+    return [
+        task
+        for task in tasks
+        if not any(stage.runningTasksSet().contains(task) for stage in stages)
+    ]
+
+
 class StoppedStages:
     """Stages that get no task slots for a while: they would take the slots again that they give to
-    a stage with a barrier."""
+    stages with a barrier. Threads may share it."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._stages: list[Any] = []
+        self._lock = threading.Lock()
+        self._stages: dict[str, tuple[Any, set[ResultId]]] = {}
+        """Each with the results that it waits for, by its name."""
 
     @cached_property
     def _pool(self) -> Any:
@@ -182,30 +196,40 @@ class StoppedStages:
         """
         return Jvm(self._context).make("IdlePool")
 
-    def add(self, tasks: Collection[int]) -> None:
-        """Give no further slots to the stages of these tasks."""
-        root = self._context._jsc.sc().taskScheduler().rootPool()
-        for stage in list(_in_queues(self._context)):
-            if any(stage.runningTasksSet().contains(task) for task in tasks):
-                if not self._stages:
-                    root.addSchedulable(self._pool)
-                self._pool.schedulableQueue().add(stage)
-                stage.parent().removeSchedulable(stage)
-                self._stages.append(stage)
+    def add(self, result: ResultId, tasks: Collection[int]) -> None:
+        """Give no further slots to the stages of these tasks, which wait for a result."""
+        with self._lock:
+            for stage in list(_in_queues(self._context)):
+                if any(stage.runningTasksSet().contains(task) for task in tasks):
+                    if not self._stages:
+                        self._pool.schedulableQueue().clear()
+                        self._root().addSchedulable(self._pool)
+                    _, waiting = self._stages.setdefault(str(stage.name()), (stage, set()))
+                    if not waiting:
+                        self._pool.schedulableQueue().add(stage)
+                        stage.parent().removeSchedulable(stage)
+                    waiting.add(result)
 
-    def end(self) -> None:
-        """Give slots to all stages again that have not ended."""
-        if not self._stages:
-            return
-        core = self._context._jsc.sc()
-        core.taskScheduler().rootPool().removeSchedulable(self._pool)
-        for stage in self._stages:
-            stage.parent().addSchedulable(stage)
-            self._pool.schedulableQueue().remove(stage)
-            if stage.isZombie():
-                stage.parent().removeSchedulable(stage)
-        self._stages.clear()
-        core.schedulerBackend().reviveOffers()
+    def end(self, result: ResultId) -> None:
+        """Give slots again to all stages that wait for no other result. Each is in one of the pools
+        at any time: else it would not hear of a lost executor."""
+        with self._lock, suppress(Py4JError, AttributeError, OSError):  # Spark may have stopped
+            before = len(self._stages)
+            for name, (stage, waiting) in list(self._stages.items()):
+                waiting.discard(result)
+                if not waiting:
+                    del self._stages[name]
+                    stage.parent().addSchedulable(stage)
+                    self._pool.schedulableQueue().remove(stage)
+                    if stage.isZombie() and not stage.runningTasks():
+                        stage.parent().removeSchedulable(stage)
+            if before and not self._stages:
+                self._root().removeSchedulable(self._pool)
+            if before > len(self._stages):
+                self._context._jsc.sc().schedulerBackend().reviveOffers()
+
+    def _root(self) -> Any:
+        return self._context._jsc.sc().taskScheduler().rootPool()
 
 
 def task_slots(context: SparkContext) -> tuple[int, int]:
