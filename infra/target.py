@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..control.clock import Deadline
 from ..control.errors import Invalid
@@ -63,12 +64,15 @@ class Target:
 
         Raises:
             Invalid: no store is named, or an option cannot be used.
-            Unavailable: the log cannot be reached.
         """
         if not self.store:
             raise Invalid(
                 "no store is set: give --store or HEADGATE_STORE, or run `headgate stack up`"
             )
         store, root = open_store(self.store, {**self.s3, **options})
-        identity = log.identity(Deadline.after(ANSWER_S_MAX)) if log else ""
-        return RootedStore(store, Root(self.store, f"{root}/" if root else "", log=identity)), root
+        ask = partial(_identity, log) if log else str
+        return RootedStore(store, Root(self.store, f"{root}/" if root else "", log=ask)), root
+
+
+def _identity(log: EventLog) -> str:
+    return log.identity(Deadline.after(ANSWER_S_MAX))

@@ -164,9 +164,9 @@ def open_services(settings: Settings, job: JobId, local: StartLocal, master: str
         opening.callback(store.close)
         store.check(deadline, root)
         identity = log.identity(deadline)
-        rooted = RootedStore(store, Root(worker.store, f"{root}/" if root else "", log=identity))
+        known = Root(worker.store, f"{root}/" if root else "", log=lambda: identity)
         worker = replace(worker, root=root, key=Root.content_of(worker.key, identity))
-        return JobServices(log, rooted, worker, opening.pop_all())
+        return JobServices(log, RootedStore(store, known), worker, opening.pop_all())
 
 
 def _describe(

@@ -12,7 +12,7 @@ many drivers looks for each job.
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, islice
@@ -43,8 +43,8 @@ class Root:
     """The driver's marker in each bucket; none for a process that works for many drivers."""
     content: str = ""
     """The content of the markers, which no other driver's have."""
-    log: str = ""
-    """The identity of the log whose jobs are in the root; '' if it is unknown."""
+    log: Callable[[], str] = str
+    """Asks for the identity of the log whose jobs are in the root; '' if it is unknown."""
 
     @property
     def buckets(self) -> int:
@@ -79,7 +79,7 @@ class Root:
         if self.markers:
             return content == self.content
         log = content.split(" ", 2)[2:]
-        return not (log and self.log) or log == [self.log]
+        return not log or self.log() in ("", *log)
 
 
 class RootedStore:

@@ -34,7 +34,7 @@ BATCHES, STREAM_BATCHES = (0, 1, 1, 2, 3), (0, 1, 3, 5)
 STREAM_MS, SLOW_MS, SLOW_SHARE = 40.0, 4_000.0, 0.2
 LIMITS = Limits(100, 700, 2, 600, 2_000)
 FOLDER, LOG = "file:///shared", "ours"
-MANY = Root(FOLDER, f"{ROOT}/", log=LOG)
+MANY = Root(FOLDER, f"{ROOT}/", log=lambda: LOG)
 FETCHED_BYTES, GROUP_BYTES = (700, 3_000, 20_000), (50, 1_000, 5_000)
 
 

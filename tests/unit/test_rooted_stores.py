@@ -36,9 +36,11 @@ from headgate.storage.stores.port import BlobStore, PendingUpload
 from headgate.storage.stores.rooted import Root, RootedStore
 from headgate.storage.upkeep.fsck import Kind, check
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
+from headgate.testing.faulty_log import LogFault
 from headgate.testing.faulty_store import FaultPlan, FaultyBlobStore, Operation, PlannedFault
 
 from ..doubles.jobs import JOB, OPENING, REGISTERED, RESULT, attempt, events, produced, state_facts
+from ..doubles.logs import FaultyLog
 
 KAFKA: Any = None
 LAYOUT = Layout("", JOB)
@@ -191,6 +193,25 @@ def test_a_master_at_the_store_of_another_log(tmp_path: Path, kind: str) -> None
     assert 2 == len(list(store.list("")))
     theirs_too, root = Target("", address, "").open_bucket(theirs)
     assert 2 == ObjectDeleter(theirs_too, root).sweep(replace(JobState(JOB, 9), closed="closed"))
+
+
+def test_a_master_asks_its_log_who_it_is_when_it_needs_it(tmp_path: Path) -> None:
+    """A master opens its store while its log does not answer, or is not there yet, and goes on
+    after the log was made anew."""
+    first, second = MemoryEventLog(identity="first"), MemoryEventLog(identity="second")
+    log = FaultyLog(first, LogFault("identity", 1, Unavailable("no broker")))
+    address = folders(tmp_path)
+    driver(address, key=Root.content_of("job 1", "first"))
+    store, _ = Target("", address, "").open_bucket(log)
+    with pytest.raises(Unavailable, match="no broker"):
+        store.delete([NAME])
+    store.delete([NAME])
+    log.inner = second
+    with pytest.raises(Invalid, match="has the marker of another driver"):
+        store.delete([NAME])
+    shutil.rmtree(tmp_path / "a" / JOB)
+    driver(address, key=Root.content_of("job 1", "second"))
+    store.delete([NAME])
 
 
 def test_markers_go_last() -> None:
