@@ -86,7 +86,8 @@ def _end_if_left(_: int, frame: FrameType | None) -> None:
 def is_left(stream: Any) -> bool:
     """Return True if nobody reads a stream any more."""
     ends = select.poll()
-    ends.register(stream, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+    half = getattr(select, "POLLRDHUP", 0)  # macOS has no such event
+    ends.register(stream, half | select.POLLHUP | select.POLLERR)
     return bool(ends.poll(0))
 
 
