@@ -32,8 +32,13 @@ class Cache:
     def is_empty(self) -> bool:
         """Return True if nobody has begun to fill the cache and it may be filled here. A cache
         whose serializer takes columns is filled by Spark only."""
-        rows = self._field(_ROWS).get(self.builder)
-        return rows is None and not self.builder.supportsColumnarInput()
+        return not self.is_built and not self.builder.supportsColumnarInput()
+
+    @property
+    def is_built(self) -> bool:
+        """Return True once Spark has the RDD of the cache's rows. Until then all who read the cache
+        wait for the same jobs."""
+        return self._field(_ROWS).get(self.builder) is not None
 
     @property
     def is_fixed(self) -> bool:

@@ -113,11 +113,13 @@ class StoppedJobs:
             end_jobs(self._context, tag)
         return bool(self._left)
 
-    def leave(self, tag: str) -> None:
+    def leave(self, tag: str, shares: Callable[[], bool]) -> None:
         """Let a thread of its own end what is left, by the tag of the whole query, which needs
-        nothing any more."""
+        nothing any more, unless the query shares some of its jobs with others."""
         if self.end():
-            self._left = [(tag, is_done) for _, is_done in self._left]
+            if not shares():
+                left = [is_done for _, is_done in self._left]
+                self._left = [(tag, lambda: all(is_done() for is_done in left))]
             threading.Thread(target=self._end_all, name="headgate-needless", daemon=True).start()
 
     def _end_all(self) -> None:

@@ -102,6 +102,12 @@ class Planner:
         with self.active():
             return list(caches(self._jvm, self._optimized(asked)))
 
+    def fills_cache(self) -> bool:
+        """Return True if a job of the query may be filling a cache: other stages and queries that
+        read the cache wait for that job."""
+        with self.active():
+            return any(not cache.is_built for cache in caches(self._jvm, self._logical))
+
     def plan(self, asked: Query, collected: bool = True) -> Plan:
         """Return the plan of a query, without running anything. A limit at its root needs no
         exchange where the driver collects the rows: the driver then applies the limit."""
@@ -191,10 +197,13 @@ class Planner:
         conf = self._session.sessionState().conf()
         return inf if self.adapting.plans_again else float(conf.broadcastTimeout())
 
-    def forget(self, sent: BroadcastMark) -> None:
-        """Let no later stage use a broadcast that is being ended."""
+    def forget(self, sent: BroadcastMark) -> bool:
+        """Let no later stage use a broadcast that is to be ended. Return False if it must go on:
+        something else needs its rows or its jobs."""
+        if self.fills_cache() or not self.stages.forget(sent):
+            return False
         self.begun.forget(sent)
-        self.stages.forget(sent)
+        return True
 
     def changes(self, plan: Plan, sent: BroadcastMark) -> bool:
         """Return True if a broadcast that has ended lets Spark plan the rest otherwise: it has few

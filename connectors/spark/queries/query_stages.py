@@ -75,11 +75,14 @@ class QueryStages:
             sent.exchange.prepare()
         return sent
 
-    def forget(self, sent: BroadcastMark) -> None:
-        """Let no later stage use a broadcast that is being ended. What it reads may be used."""
+    def forget(self, sent: BroadcastMark) -> bool:
+        """Let no later stage use a broadcast that is to be ended. What it reads may be used. Return
+        False if the broadcast is part of another stage."""
         with self._lock:
-            at = self._stages.indexOf(sent.exchange)
+            if (at := self._stages.indexOf(sent.exchange)) < 0:
+                return False
             self._stages = self._stages.updated(at, sent.exchange.child())
+            return True
 
     def ended(self, running: Sequence[BroadcastMark], limit_s: float) -> list[BroadcastMark]:
         """Return those of the broadcasts that have ended, with their rows noted.

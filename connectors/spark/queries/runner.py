@@ -161,7 +161,7 @@ class QueryRunner:
                     raise
                 finally:
                     pool.shutdown(wait=False)
-                    self._needless.leave(tag)
+                    self._needless.leave(tag, self._plans.fills_cache)
         finally:
             context.removeJobTag(tag)
         done = tuple(run.result() for run in self._runs.values())
@@ -248,8 +248,7 @@ class QueryRunner:
             self._plans.begun.forget(mark)
             self._end(mark)
         for sent in [sent for sent in self._plans.begun.sent.values() if sent.rows < 0]:
-            if sent not in sending:
-                self._plans.forget(sent)
+            if sent not in sending and self._plans.forget(sent):
                 self._needless.add(sent.tag, sent.is_over)
         self._needless.end()
 
@@ -329,7 +328,10 @@ class QueryRunner:
         return mark is not None and mark.size_bytes <= limit
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
-        begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
+        begun_s, node, mark = SYSTEM_CLOCK.monotonic_s(), shuffle.node, shuffle.mark
+        assert mark is not None
+        if mark.is_needless:
+            raise CancelledError
         result = self._name()
         label = label_of(node.public_label, self._plans.settings, self.page)
         context, has_refused = self._exchanger.spark.sparkContext, any(refused(shuffle.inputs))
@@ -344,9 +346,8 @@ class QueryRunner:
                 transport = self._transport(shuffle, scans, in_order=True)
             self.page.stage(result, label, transport.shown)
             transport.begin()
-            assert shuffle.mark is not None
-            context.addJobTag(shuffle.mark.tag)
-            if shuffle.mark.is_needless:
+            context.addJobTag(mark.tag)
+            if mark.is_needless:
                 raise CancelledError
             alone = node.wanted or not self._plans.adapting.coalesce
             written = self._exchanger.write(
