@@ -31,8 +31,6 @@ class Version:
     """True if Spark can reach Python tasks by a Unix domain socket."""
     grouped: bool = False
     """True if the tasks that read an exchange may call the grouped function above it."""
-    converts_joins: bool = False
-    """True if adaptive execution makes hash joins of merge joins by a rule for physical plans."""
 
 
 _ZONED = (("timezone", "UTC"),)
@@ -45,7 +43,6 @@ VERSIONS: Mapping[str, Version] = {
         shuffle_exchange=(False,),
         to_arrow_schema=_ZONED,
         grouped=True,
-        converts_joins=True,
     ),
 }
 OLDEST, *_, NEWEST = VERSIONS

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
 
-import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +16,6 @@ from headgate import Headgate
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.queries.exchange_nodes import BroadcastMark
 from headgate.connectors.spark.queries.runner import FinishedQuery
-from headgate.connectors.spark.versions import NEWEST
 from headgate.control.clock import SYSTEM_CLOCK
 
 from .conftest import setting
@@ -285,21 +283,6 @@ def test_a_repartition_below_an_rdd(spark: SparkSession, hg: Headgate) -> None:
             rdd = df.select("*").rdd
             partitions.append((rdd.getNumPartitions(), rdd.collect()))
     assert partitions[0] == partitions[1] == (3, [])
-
-
-@pytest.mark.skipif(not pyspark.__version__.startswith(NEWEST), reason="older rules give hints")
-@pytest.mark.parametrize(("limit", "joins"), [("1GB", "ShuffledHash"), ("0", "SortMerge")])
-def test_small_subpartitions_are_joined_by_hash(
-    spark: SparkSession, hg: Headgate, limit: str, joins: str
-) -> None:
-    """`ConvertSortMergeJoinToShuffledHashJoin`: where all subpartitions of a side are small the
-    rows of a join are not sorted."""
-    query = f"select f.x, g.x y from {LARGE} f join {LARGE} g on f.k = g.v"
-    conf = {LIMIT: "-1", f"{ADAPTIVE}maxShuffledHashJoinLocalMapThreshold": limit}
-    with setting(spark, conf):
-        plan = done(hg, spark.sql(query)).plan
-    assert f"{joins}Join" in plan
-    assert (joins == "SortMerge") == ("Sort " in plan)
 
 
 def test_a_broadcast_is_made_once(spark: SparkSession, hg: Headgate) -> None:

@@ -64,8 +64,6 @@ _FUSED = "spark.sql.codegen.wholeStage"
 _HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2  # the share of rows that a filter is assumed to keep
 _VALID = "org.apache.spark.sql.execution.adaptive.ValidateSparkPlan"
-_HASH_JOINS = "org.apache.spark.sql.execution.adaptive.ConvertSortMergeJoinToShuffledHashJoin"
-_REQUIREMENTS = "org.apache.spark.sql.execution.exchange.EnsureRequirements"
 _COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
 _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
 _SEED = 42
@@ -354,9 +352,6 @@ class Planner:
             root = self.stages.prepare(planned)
         if self.begun.sent:
             root = self._jvm.only(_VALID).apply(root)
-        if self.begun.marks and self._door.version.converts_joins:
-            required = self._jvm.static(_REQUIREMENTS)(True, self._jvm.nothing())
-            root = self._jvm.static(_HASH_JOINS)(required).apply(root)
         top, is_shortened = None, False
         if name_of(root) in _COLLECTED:
             top, whole = root, root.child()
