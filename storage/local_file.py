@@ -17,6 +17,7 @@ from typing import BinaryIO, Self, TypeVar
 
 _LOG = logging.getLogger(__name__)
 _ROOM_BYTES = 1 << 30
+_WARNED = set[Path]()
 
 T = TypeVar("T")
 
@@ -59,7 +60,9 @@ class LocalFile:
         folder, self._file = self._folders.pop(0), None
         room = f"{folder} has {_free_bytes(folder):,} ({failure.strerror or failure})"
         self._passed_over.append(room)
-        _LOG.warning("a local file begins in another folder, if there is one: %s bytes", room)
+        if folder not in _WARNED:  # a task may make thousands of files
+            _WARNED.add(folder)
+            _LOG.warning("local files begin in another folder, if there is one: %s bytes", room)
 
     def close(self) -> None:
         """Drop all files."""

@@ -45,6 +45,7 @@ class RangeRequests:
         self._new: deque[_Request] = deque()
         self._busy: list[_Request] = []
         self._numbers = 0
+        self._was_busy = False
         self._closed = False
 
     def add(self, get: Get) -> Future[memoryview]:
@@ -87,12 +88,16 @@ class RangeRequests:
             self._put_back(request)
 
     def _next(self) -> _Request | None:
-        """Take a range to look for: the first that another process requested a while ago, else a
-        new one. Return None if there is neither."""
+        """Take a range to look for: the first that another process requested a while ago, or a new
+        one. Return None if there is neither. While there are both, take them in turn, because those
+        that others request could be enough for all looks."""
         with self._lock:
             now_s = self._clock.monotonic_s()
-            for at, request in enumerate(self._busy[:_LOOKS]):
+            looks = 0 if self._was_busy and self._new else _LOOKS
+            self._was_busy = False
+            for at, request in enumerate(self._busy[:looks]):
                 if request.again_s <= now_s:
+                    self._was_busy = True
                     return self._busy.pop(at)
             return self._new.popleft() if self._new else None
 

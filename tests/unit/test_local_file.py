@@ -100,6 +100,17 @@ def test_a_file_that_no_folder_has_room_for(
         LocalFile([]).write(1, partial(write, b"1"))
 
 
+def test_a_full_folder_is_logged_once(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process logs a full folder once, however many files it makes."""
+    fill_up(monkeypatch, 0, 1 << 40)
+    for _ in range(5):
+        with LocalFile(folders) as files:
+            files.write(60_000, partial(write, bytes(60_000)))
+    assert 1 == caplog.text.count(f"{folders[0]} has ")
+
+
 @pytest.mark.parametrize("room_bytes", [(0, 1 << 40), (60_000, 1 << 40), (60_000, 60_000)])
 def test_groups_go_on_in_another_folder(
     room_bytes: tuple[int, int], folders: list[Path], monkeypatch: pytest.MonkeyPatch

@@ -362,3 +362,27 @@ class PatientClock:
 
     def sleep_s(self, seconds: float) -> None:
         self._now_s += seconds
+
+
+def test_a_new_range_does_not_wait_for_those_of_others() -> None:
+    """A range that nobody requests is requested soon, also while looks for those that others
+    request take all the time."""
+    looks, clock = list[float](), PatientClock()
+
+    def locked(is_patient: bool) -> memoryview | None:
+        looks.append(clock.monotonic_s())
+        clock.sleep_s(0.01)
+        return None if is_patient else memoryview(b"late")
+
+    def free(_: bool) -> memoryview:
+        return memoryview(bytes([min(len(looks), 255)]))
+
+    with ThreadPoolExecutor(1) as pool:
+        begin = Event()
+        pool.submit(begin.wait, 5.0)
+        requests = RangeRequests(pool, clock)
+        late = [requests.add(locked) for _ in range(20)]
+        soon = requests.add(free)
+        begin.set()
+        assert soon.result(5.0)[0] <= 2 * len(late)
+        assert all(future.result(5.0) == b"late" for future in late)
