@@ -31,6 +31,15 @@ _BYTES_MAX = 1 << 15  # of buffers for each stored byte: zstd can do no more
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
 _COPIED_BYTES_MAX = 1 << 20
 _JOINED_BYTES = 32 << 20
+_COLUMN_BYTES = 400  # of the objects that Arrow makes for each column of a batch
+
+
+def kinds(schema: pa.Schema) -> list[pa.DataType]:
+    """Return the types of all columns, with those inside of others."""
+    found = [field.type for field in schema]
+    for kind in found:  # which grow meanwhile
+        found += [kind.field(at).type for at in range(kind.num_fields)]
+    return found
 
 
 def pack(batch: pa.RecordBatch, codec: str) -> tuple[bytes, Bytes]:
@@ -85,13 +94,13 @@ def _unpacked(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
             raise Corrupt(f"a message has {len(stored)} bytes of {codec!r}")
         if head_bytes > _HEAD_BYTES_MAX * head_size or size_bytes > _BYTES_MAX * size:
             raise Corrupt(f"a message cannot have {head_bytes} and {size_bytes} bytes")
-        head = pa.decompress(stored[:head_size], head_bytes, _HEAD_CODEC)
+        head = _decompressed(stored[:head_size], head_bytes, _HEAD_CODEC)
         numbers = np.frombuffer(head[: head_bytes // 8 * 8], "<i8").copy()
         for first in range(2):
             np.cumsum(numbers[first::2], out=numbers[first::2])
         buffers = stored[head_size : head_size + size]
         if name := _CODECS[codec]:
-            buffers = pa.decompress(buffers, size_bytes, name)
+            buffers = _decompressed(buffers, size_bytes, name)
         else:
             buffers = memoryview(bytes(buffers))  # which are aligned
         with pa.PythonFile(_Chain(numbers.data, buffers), "r") as file:
@@ -99,6 +108,18 @@ def _unpacked(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
         if message is None or message.metadata.size != head_bytes - _PREFIX_BYTES:
             raise Corrupt(f"the head of a message does not have {head_bytes} bytes")
         yield ipc.read_record_batch(message, _schema(schema))
+
+
+def _decompressed(stored: Bytes, size_bytes: int, codec: str) -> pa.Buffer:
+    """Return exactly so many bytes."""
+    if codec != "lz4":
+        return pa.decompress(stored, size_bytes, codec)
+    # if these are fewer, `decompress` leaves the rest of its memory as it was
+    with pa.CompressedInputStream(pa.BufferReader(stored), codec) as stream:
+        plain = stream.read_buffer(size_bytes + 1)
+    if plain.size != size_bytes:
+        raise Corrupt(f"a message does not have {size_bytes} bytes")
+    return plain
 
 
 @lru_cache(8)
@@ -114,9 +135,10 @@ def decode_joined(part: memoryview, schema: bytes, rows: int) -> Iterator[pa.Rec
         Corrupt: the bytes are no batches of this schema, or have another number of rows.
     """
     waiting, size_bytes = list[pa.RecordBatch](), 0
+    objects_bytes = _COLUMN_BYTES * (1 + len(kinds(_schema(schema))))
     for batch in decode(part, schema, rows):
         waiting.append(batch)
-        size_bytes += batch.nbytes
+        size_bytes += batch.get_total_buffer_size() + objects_bytes
         if size_bytes >= _JOINED_BYTES:
             yield pa.concat_batches(waiting)
             waiting, size_bytes = [], 0

@@ -16,7 +16,7 @@ import xxhash
 
 from ...control.errors import Invalid
 from ...control.ids import AttemptId
-from ..format.messages import pack
+from ..format.messages import kinds, pack
 from ..format.segment import (
     ARROW,
     ENTRY,
@@ -33,7 +33,6 @@ from ..format.segment import (
 BATCH_BYTES = 4 << 20
 _FRAMING_BYTES = 1 << 20
 _MANY_COLUMNS = 128
-_TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _LISTS = (pa.ListType, pa.LargeListType, pa.MapType)
 
 
@@ -80,7 +79,7 @@ def form_of(runs: list[Run]) -> int:
     the other format. So may more of it if there are few columns, for which packing takes twice the
     CPU time of Arrow's own messages."""
     rows: Longs = np.sum([run.rows for run in runs], axis=0)
-    columns = len(_kinds(runs[0].batch.schema))
+    columns = len(kinds(runs[0].batch.schema))
     framing_bytes = int(np.count_nonzero(rows)) * (256 + 64 * columns)
     least_bytes = _FRAMING_BYTES if columns >= _MANY_COLUMNS else 48 * _FRAMING_BYTES
     rows_bytes = sum(_batch_bytes(run.batch) for run in runs)
@@ -141,15 +140,7 @@ def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
     batches = filled + 2 * (raw // BATCH_BYTES)
     head = 2 * int(schema.serialize().size)
     index_bytes = filled * ENTRY.itemsize
-    return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * len(_kinds(schema))) + index_bytes
-
-
-def _kinds(schema: pa.Schema) -> list[pa.DataType]:
-    """Return the types of all columns, with those inside of others."""
-    kinds = [field.type for field in schema]
-    for kind in kinds:  # which grow meanwhile
-        kinds += [kind.field(at).type for at in range(kind.num_fields)]
-    return kinds
+    return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * len(kinds(schema))) + index_bytes
 
 
 def _nulls_bytes(column: pa.Array) -> int:
@@ -168,24 +159,30 @@ def _batch_bytes(rows: pa.RecordBatch) -> int:
     return max(int(rows.nbytes), int(rows.num_rows))
 
 
+def _is_over(rows: pa.RecordBatch, bytes_max: int) -> bool:
+    """Return True if rows have more bytes. The size of all their buffers, which is no less unless
+    columns share some, is known in a small part of the time."""
+    most_bytes = max(int(rows.get_total_buffer_size()), rows.num_rows)
+    return most_bytes > bytes_max and _batch_bytes(rows) > bytes_max
+
+
 def _slices(
     runs: list[Run], rows: Longs, form: int
 ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
     """Yield each subpartition that is not empty, with its rows as batches of bounded size."""
     firsts = [(np.cumsum(run.rows) - run.rows).tolist() for run in runs]
     counts = [run.rows.tolist() for run in runs]
-    kinds = _kinds(runs[0].batch.schema)
-    # of a text in a piece of a run, Arrow writes up to 64 bytes of the texts behind it, too
-    short = form == PACKED and any(kind in _TEXTS for kind in kinds)
     # if all lists of a piece are empty, Arrow writes the offsets of the whole run for it
-    copied = any(isinstance(kind, _LISTS) for kind in kinds)
+    copied = any(isinstance(kind, _LISTS) for kind in kinds(runs[0].batch.schema))
     for subpartition in np.flatnonzero(rows).tolist():
         pieces = [
             run.batch.slice(first[subpartition], count[subpartition])
             for run, first, count in zip(runs, firsts, counts, strict=True)
             if count[subpartition]
         ]
-        joined = short or len(pieces) > 1
+        # of a text in a piece of a run, Arrow writes up to 64 bytes of the texts behind it, too,
+        # and only a copy shows soon that it needs no cut
+        joined = form == PACKED or len(pieces) > 1
         batches = cut(pa.concat_batches(pieces) if joined else pieces[0])
         yield subpartition, (map(_copied, batches) if copied else batches)
 
@@ -196,7 +193,7 @@ def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def cut(rows: pa.RecordBatch, bytes_max: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
     """Yield batches of as many rows as fit into `bytes_max`, and of one row if that does not."""
-    while rows.num_rows > 1 and _batch_bytes(rows) > bytes_max:
+    while rows.num_rows > 1 and _is_over(rows, bytes_max):
         counts = range(1, rows.num_rows)
         fit = bisect_right(counts, bytes_max, key=lambda n: _batch_bytes(rows.slice(0, n)))
         yield rows.slice(0, max(1, fit))

@@ -71,8 +71,9 @@ class SegmentWriter:
             raise Invalid(f"batch of schema {batch.schema}, expected {self._deployment.schema}")
         if not batch.num_rows:
             return
-        self._plain_bytes += batch.nbytes
-        size_bytes = max(batch.nbytes, batch.num_rows)  # rows without columns count, too
+        plain_bytes = batch.nbytes
+        self._plain_bytes += plain_bytes
+        size_bytes = max(plain_bytes, batch.num_rows)  # rows without columns count, too
         if self._held_bytes and self._held_bytes + size_bytes > SEGMENT_BYTES_MAX:
             self._flush()
         is_large = batch.num_rows >= _LARGE_ROWS or size_bytes >= BATCH_BYTES

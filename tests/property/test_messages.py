@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from unittest.mock import patch
 
 import numpy as np
@@ -36,3 +37,35 @@ def test_bytes_cut_short_are_never_fewer_rows(packed: str | None) -> None:
                 with pytest.raises(Corrupt):
                     batches.extend(messages.decode(memoryview(part)[:end], schema, 50))
                 assert len(batches) == sum(border <= end for border in borders)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("rows", [100, 5_000])
+def test_other_bytes_than_stated_are_corrupt(codec: str, rows: int) -> None:
+    """Buffers that decompress to fewer bytes than their message states are not read as rows of
+    whatever was in memory, and no more bytes are dropped."""
+    numbers = pa.record_batch({"a": np.arange(4_096)})
+    part = b"".join(pack(numbers, codec))
+    sizes = struct.Struct("<4sIIQQ")
+    name, head_bytes, head_size, size_bytes, _ = sizes.unpack_from(part)
+    head = part[sizes.size :][:head_size]
+    stored = pa.compress(np.arange(rows).tobytes(), codec, asbytes=True)
+    other = sizes.pack(name, head_bytes, head_size, size_bytes, len(stored)) + head + stored
+    with pytest.raises(Corrupt):
+        list(messages.decode(memoryview(other), numbers.schema.serialize().to_pybytes(), 4_096))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_joined_batches_count_the_objects_of_their_columns(nested: bool) -> None:
+    """Of rows with many columns, few batches wait to be joined: Arrow takes far more memory for
+    the objects of a column than one of its values takes."""
+    columns = {f"c{at}": pa.array(np.arange(20)) for at in range(300)}
+    rows = pa.record_batch(columns)
+    if nested:
+        rows = pa.record_batch({"s": pa.StructArray.from_arrays(columns.values(), [*columns])})
+    part = b"".join(b"".join(pack(rows.slice(at, 1), "lz4")) for at in range(20))
+    with patch.object(messages, "_JOINED_BYTES", 400_000):
+        schema = rows.schema.serialize().to_pybytes()
+        joined = list(messages.decode_joined(memoryview(part), schema, 20))
+    assert [4, 4, 4, 4, 4] == [batch.num_rows for batch in joined]
+    assert pa.Table.from_batches([rows]) == pa.Table.from_batches(joined)

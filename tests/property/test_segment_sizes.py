@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.storage.format.messages import decode
 from headgate.storage.format.segment import ARROW, PACKED
+from headgate.storage.writing import encoding
 from headgate.storage.writing.encoding import BATCH_BYTES, Run, Segment, encode, form_of, sort
 
 from ..doubles.segments import CODECS
@@ -147,6 +149,22 @@ def spread(columns: int, rows: int, subpartitions: int) -> Run:
 
     batch = pa.record_batch([*map(column, range(columns))], [*map(str, range(columns))])
     return sort([batch], [np.arange(rows) % subpartitions], subpartitions)
+
+
+@pytest.mark.parametrize("form", [ARROW, PACKED])
+def test_few_rows_are_not_counted_column_by_column(form: int) -> None:
+    """To see that the few rows of a subpartition need no cut, their bytes are not added up for
+    each column, which takes more time than all else."""
+    run = spread(20, 200, 100)
+    runs = [run] if form == PACKED else [run, run]
+    with patch.object(encoding, "_batch_bytes", wraps=encoding._batch_bytes) as counted:
+        encode(runs, "lz4", ATTEMPT, form)
+    assert counted.call_count <= len(runs)
+
+
+def test_rows_without_columns_are_cut_by_their_number() -> None:
+    rows = pa.RecordBatch.from_struct_array(pa.array([{}] * 25, pa.struct([])))
+    assert [10, 10, 5] == [batch.num_rows for batch in encoding.cut(rows, 10)]
 
 
 @pytest.mark.parametrize("codec", CODECS)
