@@ -57,7 +57,7 @@ def test_other_bytes_than_stated_are_corrupt(codec: str, rows: int) -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_joined_batches_count_the_objects_of_their_columns(nested: bool) -> None:
-    """Of rows with many columns, few batches wait to be joined: Arrow takes far more memory for
+    """Few batches of rows with many columns wait to be joined: Arrow takes far more memory for
     the objects of a column than one of its values takes."""
     columns = {f"c{at}": pa.array(np.arange(20)) for at in range(300)}
     rows = pa.record_batch(columns)
