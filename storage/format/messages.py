@@ -36,10 +36,10 @@ _COLUMN_BYTES = 400  # of the objects that Arrow makes for each column of a batc
 
 def kinds(schema: pa.Schema) -> list[pa.DataType]:
     """Return the types of all columns, with those inside of others."""
-    found = [field.type for field in schema]
-    for kind in found:  # which grow meanwhile
-        found += [kind.field(at).type for at in range(kind.num_fields)]
-    return found
+    all_kinds = [field.type for field in schema]
+    for kind in all_kinds:  # which grow meanwhile
+        all_kinds += [kind.field(at).type for at in range(kind.num_fields)]
+    return all_kinds
 
 
 def pack(batch: pa.RecordBatch, codec: str) -> tuple[bytes, Bytes]:
