@@ -385,4 +385,4 @@ def test_a_new_range_does_not_wait_for_those_of_others() -> None:
         soon = requests.add(free)
         begin.set()
         assert soon.result(5.0)[0] <= 2 * len(late)
-        assert all(future.result(5.0) == b"late" for future in late)
+        assert all(bytes(future.result(5.0)) == b"late" for future in late)
