@@ -28,6 +28,7 @@ from .spread import bucket_of
 
 LISTED_MAX = 1_000  # objects: of so many, each bucket has some
 _PROVEN_MAX = 100_000
+_BY_HAND = "_root/"
 _REMEDY = "mount the same folder on every host, or give every process the same endpoint"
 
 
@@ -124,7 +125,7 @@ class RootedStore:
     def delete(self, names: Collection[str]) -> None:
         """Delete objects. Without names nothing of a prefix was found: prove every bucket then,
         because a listing of a root that is not there is empty, too."""
-        places = sorted(set(map(self._place, names))) or self._places(self._root.prefix)
+        places = sorted(self._concerned(names)) or self._places(self._root.prefix)
         for place in places:
             self._prove(*place)
         self._store.delete(names)
@@ -138,7 +139,10 @@ class RootedStore:
         return self._store.uploads(prefix)
 
     def abort(self, upload: PendingUpload) -> None:
-        self._prove(*self._place(upload.name))
+        """Abort an upload. One that is there proves the root, as an object does."""
+        place = self._place(upload.name)
+        if self._marker(*place) is None and upload not in self._store.uploads(upload.name):
+            self._prove(*place)
         self._store.abort(upload)
 
     def close(self) -> None:
@@ -146,6 +150,23 @@ class RootedStore:
 
     def _bucket(self, name: str) -> int:
         return bucket_of(name, self._root.buckets)
+
+    def _concerned(self, names: Collection[str]) -> set[tuple[int, str]]:
+        """Return the places of objects that are to be deleted. Names may come from a listing, which
+        leaves out a bucket that is not there, so for many drivers each bucket of a job that has a
+        marker. A driver may have marked a part of them before it wrote, and a sweep have deleted
+        a part of the markers: with markers only, it is enough that each bucket is of the root."""
+        places = set(map(self._place, names))
+        if self._root.markers or self._root.buckets == 1:
+            return places
+        for job in {job for _, job in places} - {self._root.prefix}:
+            drivers = self._layout(job).drivers
+            rest = any(n.startswith(job) and not n.startswith(drivers) for n in names)
+            all_places = self._places(job if rest else self._root.prefix)
+            if self._may_vanish or not self._proven.issuperset(all_places):
+                is_marked = next(self._store.list(drivers), None) is not None
+                places.update(all_places if is_marked else ())
+        return places
 
     def _check_gone(self, names: Collection[str], places: Iterable[tuple[int, str]]) -> None:
         """Check that a folder was there while objects were deleted. Nothing shows that of a job
@@ -194,8 +215,6 @@ class RootedStore:
             Invalid: the marker is another driver's.
         """
         marked = self._marker(bucket, job)
-        if marked is not None and not self._root.is_of(marked):
-            raise Invalid(f"{self._here} has the marker of another driver: {_REMEDY}")
         if marked is None and not self._has_objects(bucket, job):
             error = Unavailable if self._root.markers else Invalid
             raise error(f"{self._here} has no object below {job or '/'}: {self._remedy(job)}")
@@ -207,14 +226,21 @@ class RootedStore:
             self._marked.add((bucket, job))
 
     def _marker(self, bucket: int, job: str) -> str | None:
-        """Return the content of this driver's marker, or that of a marker of the job."""
+        """Return the content of this driver's marker, or that of a marker of the job.
+
+        Raises:
+            Invalid: it is another driver's.
+        """
         names = self._root.markers[bucket : bucket + 1]
         if not names and job != self._root.prefix:
             listed = islice(self._store.list(self._layout(job).drivers), LISTED_MAX)
             names = tuple(stat.name for stat in listed if self._bucket(stat.name) == bucket)
         for name in names:
             with suppress(Lost):
-                return str(self._store.get(name), "utf-8")
+                content = str(self._store.get(name), "utf-8", "replace")
+                if not self._root.is_of(content):
+                    raise Invalid(f"{self._here} has the marker of another driver: {_REMEDY}")
+                return content
         return None
 
     def _has_objects(self, bucket: int, job: str) -> bool:
@@ -226,13 +252,15 @@ class RootedStore:
         return any(self._bucket(stat.name) == bucket for stat in listed)
 
     def _remedy(self, job: str) -> str:
-        """Return the advice for a root without any object of a job. The objects may have been
-        deleted by hand, or by a rule of the bucket, and their markers with them."""
-        if self._root.markers or job == self._root.prefix:
+        """Return the advice for a root without any object of a job, or of any job. The objects may
+        have been deleted by hand, or by a rule of the bucket, and their markers with them."""
+        if self._root.markers:
             return _REMEDY
+        of_root = job == self._root.prefix
+        begin = f"{job}{_BY_HAND}" if of_root else self._layout(job).markers(0)
         return (
-            f"{_REMEDY}. If somebody has deleted them there, put an object of any content at "
-            f"{' and '.join(Root.marker_names(self._layout(job).markers(0), self._root.buckets))}"
+            f"{_REMEDY}. If somebody has deleted them there, put an empty object at "
+            f"{' and '.join(Root.marker_names(begin, self._root.buckets))}"
         )
 
     def _layout(self, job: str) -> Layout:

@@ -50,7 +50,8 @@ class ObjectDeleter:
         markers = [name for name in names if layout.driver_of(name) is not None]
         if len(markers) < len(names):  # what proves the root goes last
             self._store.delete([name for name in names if name not in markers])
-        self._store.delete(markers)
+        if markers or not names:
+            self._store.delete(markers)
         return len(names)
 
     def _names(self, layout: Layout, attempt: AttemptId, produced: Produced | None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_a_master_in_a_root_without_the_job(tmp_path: Path, act: str) -> None:
     Path(tmp_path / "a" / JOB).rename(tmp_path / "a" / "another")
     store = Target("", (tmp_path / "a").as_uri(), "").open_bucket()[0]
     by_hand = f"{JOB}/_driver/0-0"
-    with pytest.raises(Invalid, match=f"put an object of any content at {by_hand}"):
+    with pytest.raises(Invalid, match=f"put an empty object at {by_hand}"):
         ACTS[act](store)
     store.put(by_hand, b"", "w")
     if act == "get":
@@ -155,6 +155,37 @@ def test_a_bucket_that_was_seen_may_become_empty(tmp_path: Path) -> None:
     store.put(NAME, b"x", "w")
     store.delete([NAME])
     store.delete([])
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_the_last_job_of_a_root_without_markers(tmp_path: Path, kind: str) -> None:
+    """The sweep of such a job deletes all that proves the root. It succeeds, and the next one says
+    what an operator may put there by hand."""
+    address = folders(tmp_path) if kind == "file" else f"memory://{tmp_path.name}"
+    inner, _ = open_store(address)
+    inner.put(NAME, b"x", "w")
+    closed = replace(JobState(JOB, 1), closed="closed")
+    store, root = Target("", address, "").open_bucket()
+    assert 1 == ObjectDeleter(store, root).sweep(closed)
+    store, root = Target("", address, "").open_bucket()
+    with pytest.raises(Invalid, match="put an empty object at _root/0") as refused:
+        ObjectDeleter(store, root).sweep(closed)
+    inner.put(str(refused.value).rpartition(" ")[2], b"", "w")
+    assert 0 == ObjectDeleter(store, root).sweep(closed)
+
+
+@pytest.mark.parametrize("content", [b"", b"by hand\n", b"put there by hand", b"\xff\xfe"])
+def test_a_marker_that_no_driver_has_written(content: bytes) -> None:
+    """An empty object stands for a marker. Any other content is another driver's, or a clear
+    error."""
+    inner = MemoryBlobStore()
+    inner.put(f"{LAYOUT.markers(0)}0", content, "w")
+    store = RootedStore(inner, Root("s3://b/r", "", log=lambda: "ours"))
+    if content == b"put there by hand":
+        with pytest.raises(Invalid, match="marker of another driver"):
+            store.delete([NAME])
+    else:
+        store.delete([NAME])
 
 
 def test_an_attempt_that_comes_after_the_sweep(tmp_path: Path) -> None:
@@ -305,6 +336,19 @@ def test_a_process_asks_once() -> None:
     assert (0, 4, 0, 0) == counts(store, before)
 
 
+class UploadsOnly(MemoryBlobStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.put("another/_driver/1-0", b"key", "w")
+        self.aborted: list[str] = []
+
+    def uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        return iter([PendingUpload(NAME, "1")] if NAME.startswith(prefix) else [])
+
+    def abort(self, upload: PendingUpload) -> None:
+        self.aborted.append(upload.name)
+
+
 def states(*facts: Fact) -> tuple[JobState, ...]:
     log = MemoryEventLog()
     state_facts(log, *facts)
@@ -367,6 +411,30 @@ def test_a_master_without_one_of_several_mounts(tmp_path: Path, missing: str) ->
         store.delete(names)
     (tmp_path / "unmounted").rename(tmp_path / missing)
     store.delete(names)
+
+
+@pytest.mark.parametrize("missing", "abc")
+def test_a_sweep_without_one_of_several_mounts(tmp_path: Path, missing: str) -> None:
+    """A listing leaves out a folder that is not mounted: the other markers show that it is away."""
+    worker, names = filled(tmp_path)
+    (tmp_path / missing).rename(tmp_path / "unmounted")
+    (tmp_path / missing).mkdir()
+    store, root = Target("", worker.store, "").open_bucket()
+    closed = replace(JobState(JOB, 1), closed="lease")
+    with pytest.raises(Invalid, match="has no object below"):
+        ObjectDeleter(store, root).sweep(closed)
+    (tmp_path / missing).rmdir()
+    (tmp_path / "unmounted").rename(tmp_path / missing)
+    assert len(names) + 3 == ObjectDeleter(store, root).sweep(closed)
+
+
+def test_an_unfinished_upload_is_all_that_a_job_has_left() -> None:
+    """An upload of a job is of its root as an object is: it can be aborted."""
+    inner = UploadsOnly()
+    ObjectDeleter(RootedStore(inner, Root("s3://b/r", "")), "").sweep(
+        replace(JobState(JOB, 1), closed="closed")
+    )
+    assert [NAME] == inner.aborted
 
 
 def test_markers_are_no_orphans_and_go_with_the_job() -> None:
