@@ -216,28 +216,6 @@ def test_a_subquery_outlives_a_stage_that_is_ended(
         assert 2 <= len(done(hg, df).exchanges)
 
 
-def test_a_cache_outlives_a_broadcast_that_is_ended(spark: SparkSession, hg: Headgate) -> None:
-    """A broadcast goes on that fills a cache, for another stage waits for the cache, too."""
-
-    def late(k: int) -> int:
-        SYSTEM_CLOCK.sleep_s(10)
-        return k
-
-    slow = spark.range(0, 1, 1, 1).select(F.udf(late, "long")("id").alias("id"))
-    interval = F.first(F.expr("make_interval(0, 0, 0, 1)"))  # which no exchange here carries
-    rows = slow.groupBy("id").agg(F.count("*").alias("n"), interval.alias("i")).cache()
-    none = spark.sql(f"select k id, count(*) from {NONE} group by k")
-    sent = none.join(rows.hint("broadcast"), "id").select("id", "n")
-    try:
-        with setting(spark, {LIMIT: "-1"}):
-            out = hg.offload(sent.union(rows.groupBy("n").count()))
-        assert [(1, 1)] == out.collect()
-        hg.release(out)
-        assert 1 == rows.count()
-    finally:
-        rows.unpersist()
-
-
 def test_nothing_waits_for_a_broadcast_that_cannot_be_ended(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
