@@ -49,7 +49,7 @@ class AdaptiveSettings:
     evens_out: bool = False
     """Read a large subpartition of a rebalance in pieces."""
     hashed_bytes: int = -1
-    """Where no subpartition of a side of a join is larger, Spark may join by hash; -1 for never."""
+    """Spark may join by hash if no subpartition of a side is larger; -1 for never."""
 
 
 def adaptive_settings(
