@@ -165,6 +165,11 @@ def test_a_broadcast_changes_the_join_above(
         assert exchanges == len(done(hg, df).exchanges)
 
 
+def slowly(k: int, pause_s: float = 4.0) -> int:
+    SYSTEM_CLOCK.sleep_s(pause_s)
+    return k
+
+
 def late(fails: bool) -> str:
     SYSTEM_CLOCK.sleep_s(30)
     assert not fails
@@ -199,11 +204,7 @@ def test_a_subquery_outlives_a_stage_that_is_ended(
 ) -> None:
     """A subquery goes on when a stage is ended that has begun it: another stage has it, too."""
 
-    def late(k: int) -> int:
-        SYSTEM_CLOCK.sleep_s(4)
-        return k
-
-    spark.udf.register("late", late, "long")
+    spark.udf.register("late", slowly, "long")
     most = "(select max(late(id)) from range(0, 3, 1, 1))"
     hint = "broadcast(s)" if is_sent else "merge(s)"
     few = f"(select k, max(v) m from a where v > {most} group by k)"
@@ -214,6 +215,24 @@ def test_a_subquery_outlives_a_stage_that_is_ended(
     )
     with setting(spark, {LIMIT: "-1"}):
         assert 2 <= len(done(hg, df).exchanges)
+
+
+def test_a_cache_outlives_a_broadcast_that_is_ended(spark: SparkSession, hg: Headgate) -> None:
+    """A broadcast goes on that fills a cache, for another stage waits for the cache, too."""
+
+    slow = spark.range(0, 1, 1, 1).select(F.udf(lambda k: slowly(k, 10.0), "long")("id"))
+    interval = F.first(F.expr("make_interval(0, 0, 0, 1)"))  # which no exchange here carries
+    rows = slow.toDF("id").groupBy("id").agg(F.count("*").alias("n"), interval.alias("i")).cache()
+    none = spark.sql(f"select k id, count(*) from {NONE} group by k")
+    sent = none.join(rows.hint("broadcast"), "id").select("id", "n")
+    try:
+        with setting(spark, {LIMIT: "-1"}):
+            out = hg.offload(sent.union(rows.groupBy("n").count()))
+        assert [(1, 1)] == out.collect()
+        hg.release(out)
+        assert 1 == rows.count()
+    finally:
+        rows.unpersist()
 
 
 def test_nothing_waits_for_a_broadcast_that_cannot_be_ended(
@@ -233,11 +252,7 @@ def test_a_broadcast_may_take_as_long_as_in_spark(
 ) -> None:
     """`spark.sql.broadcastTimeout` ends a query without adaptive execution, and no other one."""
 
-    def late(k: int) -> int:
-        SYSTEM_CLOCK.sleep_s(4)
-        return k
-
-    slow = F.udf(lambda k: late(k), "long")
+    slow = F.udf(lambda k: slowly(k), "long")
     sent = spark.range(0, 1, 1, 1).select(slow("id").alias("id"))
     df = spark.range(50).groupBy("id").count().join(sent.hint("broadcast"), "id")
     outcomes: list[tuple[object, bool]] = []
