@@ -88,20 +88,28 @@ def read(deployment: InputGateDeployment) -> int:
 
 
 @dataclass
+class Listening(Context):
+    """Notes why its master cannot go on."""
+
+    wrong: list[BaseException] = field(default_factory=list)
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        self.wrong.append(error)
+
+
+@dataclass
 class Exchanges:
     """A job whose small exchanges follow each other, whatever becomes of the broker."""
 
     master: DriverMaster
-    context: Context
+    context: Listening
     worker: ProcessPoolExecutor
     store: FileBlobStore
     done: int = 0
     failed: int = 0
-    wrong: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._stopping = Event()
-        self.context.on_fatal_error = self.wrong.append  # type: ignore[method-assign,assignment]
         self.master.register_job(self.context)
         self._thread = Thread(target=self._run)
         self._thread.start()
@@ -113,14 +121,14 @@ class Exchanges:
         self.master.close()
 
     def _run(self) -> None:
-        while not self._stopping.wait(PACE_S) and not self.wrong:
+        while not self._stopping.wait(PACE_S) and not self.context.wrong:
             try:
                 self._exchange(ResultId(f"r{self.done + self.failed}"))
                 self.done += 1
             except (Retryable, OutcomeUnknown):
                 self.failed += 1
             except BaseException as exc:
-                self.wrong.append(exc)
+                self.context.wrong.append(exc)
 
     def _exchange(self, result: ResultId) -> None:
         job = self.context.job_id
@@ -181,7 +189,7 @@ class Place:
         before = {mode: job.done for mode, job in self.jobs.items()}
 
         def gone_on() -> bool:
-            assert not any(job.wrong for job in self.jobs.values()), self.jobs
+            assert not any(job.context.wrong for job in self.jobs.values()), self.jobs
             return all(job.done >= before[mode] + 2 for mode, job in self.jobs.items())
 
         wait_for(gone_on, LIMIT_S, "two exchanges of each job")
@@ -218,7 +226,7 @@ def open_place(folder: Path) -> Iterator[Place]:
                 MasterSettings(mode=mode),
                 DriverIdentity(f"driver of {job}", "0"),
             )
-            place.jobs[mode] = Exchanges(master, Context(job), worker, store)
+            place.jobs[mode] = Exchanges(master, Listening(job), worker, store)
             opening.enter_context(closing(place.jobs[mode]))
         place.await_exchanges()
         yield place

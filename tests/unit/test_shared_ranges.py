@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Condition, Event, Thread
 
@@ -294,12 +295,15 @@ class StoreInRounds(MemoryBlobStore):
             assert self._changed.wait_for(lambda: number <= self.answered, 60.0)
         return super().get(name, span)
 
+    def _asks_more(self, asked: int) -> bool:
+        return self.asked > asked
+
     def answer(self, readers: Thread) -> None:
         """Answer in rounds until the readers are done."""
         while readers.is_alive():
             with self._changed:
                 asked = self.asked
-                if self._changed.wait_for(lambda: self.asked > asked, QUIET_S):  # noqa: B023
+                if self._changed.wait_for(partial(self._asks_more, asked), QUIET_S):
                     continue
                 if self.answered < asked:
                     self.rounds += 1
