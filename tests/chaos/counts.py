@@ -64,6 +64,8 @@ DOWN_S, STEP_S_MAX = 4.0, 2.0  # a broker is away for longer than a step may tak
 PAUSED_S, SESSION_MS = 7.5, 6_000  # a master is away for longer than the group waits
 SETTLED_S_MAX = 90.0  # a producer whose coordinator was away ends late
 BATCH, JOB_KIB_MAX = 500, 4.0
+# The producer of a step that was given up: its client may wait until the broker goes away again.
+ABANDONED = Load(SAME.threads + 6, SAME.descriptors + 12, SAME.mib)
 APPLICATION = ROOT / "tests" / "spark" / "started.py"
 
 _environments: list[ObjectStoreEnvironment] = []
@@ -350,7 +352,7 @@ def run(place: Place, restarts: int, rejoins: int, jobs: int) -> None:
     rejoin(place, 1)
     end_jobs(place, BATCH)
     given_up = place.given_up.count
-    with counted(f"{restarts} restarts", place):
+    with counted(f"{restarts} restarts", place, ABANDONED):
         restart(place, restarts)
     print(f"{place.given_up.count - given_up} steps of drivers were given up", flush=True)
     assert place.given_up.count > given_up
