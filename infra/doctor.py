@@ -164,12 +164,18 @@ def _worker_python() -> str:
     python = shutil.which(named)
     if python is None:
         raise Invalid(f"workers would run {named}, which is not there: set PYSPARK_PYTHON")
-    if Path(python).absolute() == Path(sys.executable).absolute():
+    if _environment_of(python) == _environment_of(sys.executable):
         return f"{python}, as here"
     return Hint(
         f"workers run {python}, not {sys.executable}: set PYSPARK_PYTHON if headgate "
         "is not installed there"
     )
+
+
+def _environment_of(python: str) -> tuple[Path, Path]:
+    """Return the folder of a Python, which decides what it imports, and its program: `python` and
+    `python3` of an environment are alike."""
+    return Path(python).parent.resolve(), Path(python).resolve()
 
 
 def _sockets() -> str:
@@ -207,7 +213,6 @@ class _Broker:
         self._job = job
         self._target = target
         self._opening = opening
-        self._log = opening.enter_context(closing(target.open_log()))
         self._announcer = Announcer(job, f"doctor {os.getpid()}")
         self._place = f"{target.broker}, topic {target.prefix}.events"
 
@@ -224,6 +229,7 @@ class _Broker:
     def reach(self) -> str:
         """Reach the broker, and compare the topics with the settings that they may have of their
         own: a driver has to name the same ones."""
+        self._log = self._opening.enter_context(closing(self._target.open_log()))
         actual, ours = self._log.topic_settings(_deadline()), TopicSettings()
         if actual != ours:
             self._log = self._opening.enter_context(closing(self._target.open_log(actual)))
@@ -283,10 +289,9 @@ class _Bucket:
     """The checks of a bucket, on a few objects under one job's prefix."""
 
     def __init__(self, target: Target, job: JobId, opening: ExitStack) -> None:
+        self._job = job
         self._target = target
         self._opening = opening
-        self._store, root = self._open()
-        self._prefix = Layout(root, job).prefix
 
     def checks(self) -> Mapping[str, Check]:
         """Return the checks, each of which needs those before."""
@@ -300,6 +305,8 @@ class _Bucket:
         }
 
     def reach(self) -> str:
+        self._store, root = self._open()
+        self._prefix = Layout(root, self._job).prefix
         self._store.check(_deadline(), self._prefix)
         self._opening.callback(self._clear)
         return self._target.store
@@ -364,7 +371,8 @@ class _Bucket:
     def _clear(self) -> None:
         for upload in list(self._store.uploads(self._prefix)):
             self._store.abort(upload)
-        self._store.delete([stat.name for stat in self._store.list(self._prefix)])
+        if names := [stat.name for stat in self._store.list(self._prefix)]:
+            self._store.delete(names)  # deleting nothing would ask for another job's objects
 
 
 def _deadline() -> Deadline:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import headgate
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
-from headgate.control.errors import Unavailable
+from headgate.control.errors import Invalid, Unavailable
 from headgate.control.events.types import AttemptFailed, Event, JobAccepted, JobRegistered
 from headgate.control.log import EventLog
 from headgate.control.memory.log import MemoryDecisions
@@ -316,6 +317,57 @@ def test_doctor_proves_every_bucket(log: KeptLog) -> None:
     assert (0, ["ok"] * 17) == (code, verdicts)
     reached = [line.split()[-1] for line in lines if "reach bucket" in line]
     assert ["memory://b", "memory://c"] == reached
+
+
+def test_doctor_looks_at_all_although_an_option_cannot_be_used(
+    log: KeptLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker whose options are refused, and a store that is none, are failed checks: the stores
+    behind them are looked at."""
+
+    def refused(target: Target, topic: object = None) -> None:
+        raise Invalid("kafka option nonsense: there is none")
+
+    bucket = Target.open_bucket
+
+    def opened(target: Target, *log: EventLog, **options: str) -> object:
+        if target.store == "gs://b/x":
+            raise Invalid("it is no store")
+        return bucket(target, *log, **options)
+
+    monkeypatch.setattr(Target, "open_log", refused)
+    monkeypatch.setattr(Target, "open_bucket", opened)
+    code, lines, error = ran("doctor", "--broker", "b", "--store", "gs://b/x,memory://c")
+    verdicts = [line.split()[1] for line in lines[5:]]
+    expected = ["wrong", *4 * ["skipped"], "wrong", *5 * ["skipped"], *6 * ["ok"]]
+    assert (1, expected, "") == (code, verdicts, error)
+    of_broker, of_store = (line for line in lines if line.split()[1] == "wrong")
+    assert ("nonsense" in of_broker, "no store" in of_store) == (True, True)
+
+
+def test_doctor_proves_an_empty_folder(tmp_path: Path) -> None:
+    """A folder in which no driver has stored anything passes, and is empty again."""
+    outcomes = list(doctor.examine(Target("", f"file://{tmp_path}/root", "headgate")))
+    assert ["ok"] * 6 == [outcome.verdict.value for outcome in outcomes[6:]]
+    assert [] == [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_doctor_takes_all_names_of_a_python_for_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Workers that run `python3` of the environment whose `python` runs here get no hint; those of
+    another environment of the same Python do."""
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        for name in ("python", "python3"):
+            (tmp_path / folder / name).symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "here/python"))
+    verdicts = []
+    for folder in ("here", "there"):
+        monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / folder / "python3"))
+        _, lines, _ = ran("doctor")
+        verdicts += [line.split()[1] for line in lines if "worker python" in line]
+    assert ["ok", "hint"] == verdicts
 
 
 def test_doctor_finds_a_store_that_replaces(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
