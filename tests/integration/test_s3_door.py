@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import islice
 from urllib.parse import parse_qs, urlsplit
 
 import botocore.exceptions
@@ -16,7 +15,7 @@ import obstore.exceptions
 import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.errors import HeadgateError, Invalid, Lost, Throttled, Unavailable
+from headgate.control.errors import HeadgateError, Invalid, Throttled, Unavailable
 from headgate.storage.stores.retries import RetrySettings
 from headgate.storage.stores.s3.errors import BOTOCORE, OBSTORE
 from headgate.storage.stores.s3.settings import OPTIONS, S3Settings, s3_settings
@@ -26,7 +25,6 @@ from ..doubles.s3 import (
     ACTS,
     DROP,
     MINE,
-    MISSING,
     Scripted,
     failure,
     metadata_service,
@@ -129,18 +127,6 @@ def test_a_store_in_trouble_is_unavailable(act: str, answer: Scripted) -> None:
     assert Unavailable is type(error), str(error)
 
 
-@pytest.mark.parametrize("act", ["get", "range"])
-def test_a_404_without_a_code_is_a_proxys(act: str) -> None:
-    """A proxy that knows no way to the store for a moment is asked again. The store itself names
-    what is missing."""
-    partial = {"content-range": "bytes 0-3/5"} if act == "range" else {}
-    answer = Scripted(206 if partial else 200, body=b"1234", headers=partial)
-    with scripted(Scripted(404, body=b"404 page not found\n"), answer) as server:
-        assert ACTS[act](store_at(server.endpoint)) == b"1234"
-    with scripted(MISSING, answer) as server:
-        assert Lost is type(failure(store_at(server.endpoint), ACTS[act]))
-
-
 def _undeleted(code: str) -> Scripted:
     error = f"<Error><Key>a</Key><Code>{code}</Code></Error>"
     return Scripted(200, body=f"<DeleteResult>{error}</DeleteResult>".encode())
@@ -185,18 +171,6 @@ def test_a_session_that_expires_is_renewed() -> None:
         with pytest.raises(Invalid, match="expired"):
             store.delete(["a"])
         assert ["POST"] * 3 == server.seen
-
-
-@pytest.mark.parametrize("token", ["", "<NextContinuationToken>t</NextContinuationToken>"])
-def test_a_listing_that_does_not_go_on(token: str) -> None:
-    """A page that promises another one, and names none or itself, ends the listing with an
-    error."""
-    page = f"<IsTruncated>true</IsTruncated>{token}<Contents><Key>a</Key><Size>1</Size></Contents>"
-    answer = Scripted(200, body=f"<ListBucketResult>{page}</ListBucketResult>".encode())
-    with scripted(answer) as server:
-        with pytest.raises(Unavailable, match="names no next page"):
-            list(islice(store_at(server.endpoint).list(""), 5))
-        assert len(server.seen) == (2 if token else 1)
 
 
 @pytest.mark.parametrize("act", list(ACTS))

@@ -35,6 +35,11 @@ _FILES = {
     "AWS_CONFIG_FILE": "~/.aws/config",
 }
 _ATTEMPTS, _ATTEMPTS_MAX = "metadata_service_num_attempts", 4
+_ROOTS = {
+    "DeleteObjects": b"<DeleteResult",
+    "ListObjectsV2": b"<ListBucketResult",
+    "ListMultipartUploads": b"<ListMultipartUploadsResult",
+}
 _STALE = ("NoCredentials", "ExpiredToken")  # the cold client looks for credentials when it is made
 
 
@@ -273,6 +278,7 @@ def _cold_client(settings: S3Settings) -> Any:
     except (BotoCoreError, ValueError) as error:
         raise translated(error, settings.place) from error
     client.meta.events.register("before-call.s3", _stay)
+    client.meta.events.register("before-parse.s3", _refuse_page)
     return client
 
 
@@ -280,6 +286,14 @@ def _stay(params: dict[str, Any], **_: Any) -> None:
     """Follow no redirect to another region. obstore cannot follow one, and botocore recurses
     without end if the store does not send the header that it looks for."""
     params["context"].setdefault("s3_redirect", {})["redirected"] = True
+
+
+def _refuse_page(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Take an answer of 200 for a failure if it is not what was asked for, but nothing, or a page
+    of a proxy. botocore finds nothing in it: an empty listing, or a deletion without an error."""
+    root = _ROOTS.get(operation_model.name, b"")
+    if response_dict["status_code"] == 200 and root not in response_dict["body"]:
+        response_dict.update(status_code=502, body=b"")
 
 
 def _cold_errors() -> tuple[type[Exception], ...]:

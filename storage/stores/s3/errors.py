@@ -152,6 +152,8 @@ def error_for(fault: Fault, place: str, name: str = "") -> HeadgateError:
         return Invalid(f"{where}: the bucket is in another region; set region")
     if code in ADVICE:
         return Invalid(f"{where}: {ADVICE[code]}")
+    if status == 404 and not code:  # a store's own 404 says what is missing, except to a HEAD
+        return Unavailable(f"{where}: there is no such object, says a proxy and not the store")
     if status == 404:
         return Lost(f"{where}: there is no such object")
     if status == 416:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ....control.errors import HeadgateError, Lost
+from ....control.errors import HeadgateError, Lost, Unavailable
 from ..conditional_put import PutAnswer
 from ..port import PendingUpload, forget_pages
 from ..request_meter import RequestMeter
@@ -43,6 +43,8 @@ class MultipartUploads:
         answer = PutAnswer.SILENT
         try:
             answer = self._complete(upload, self._send_parts(upload, body))
+        except Lost as gone:
+            raise Unavailable(f"{gone}: its upload was aborted meanwhile") from gone
         finally:
             if answer is not PutAnswer.CREATED:
                 # the sweep finds the upload; the error that led here matters more

@@ -18,7 +18,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from ....control.clock import SYSTEM_CLOCK, Clock, Deadline
-from ....control.errors import Closed, Lost, Retryable, Unavailable
+from ....control.errors import Closed, Retryable, Unavailable
 from ..conditional_put import PutAnswer, Stored, put
 from ..port import BlobStat, ByteRange, Bytes, PendingUpload, checked_name, exact
 from ..request_meter import RequestCounts, RequestMeter
@@ -90,10 +90,9 @@ class S3BlobStore:
             try:
                 answer = obstore.get(client, name, options={"head": True})
             except HOT_ERRORS as error:
-                failure = translated(error, self._settings.place, name)
-                if isinstance(failure, Lost):
+                if fault_of(error).status == 404:
                     return None
-                raise failure from error
+                raise translated(error, self._settings.place, name) from error
         return Stored(answer.attributes.get(WRITE_ID, ""), answer.meta["size"])
 
     def get(self, name: str, span: ByteRange | None = None) -> memoryview:
@@ -114,40 +113,21 @@ class S3BlobStore:
             self._retrier.run(batch[0], partial(self._delete, batch))
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
-        place: dict[str, str] = {}
-        while True:
-            page = self._page("list_objects_v2", {"Prefix": prefix, **place})
+        for page in self._pages("list_objects_v2", ("ContinuationToken",), Prefix=prefix):
             for entry in page.get("Contents", ()):
                 yield BlobStat(entry["Key"], entry["Size"])
-            if not page.get("IsTruncated"):
-                return
-            token = page.get("NextContinuationToken")
-            if not token or token == place.get("ContinuationToken"):
-                raise Unavailable(
-                    f"{self._settings.place}: a page of the listing names no next page"
-                )
-            place = {"ContinuationToken": token}
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
-        named = {"Prefix": prefix}
-        place: dict[str, str] = {}
-        while True:
-            page = self._page("list_multipart_uploads", named | place)
-            if named and not page.get("Uploads") and not _is_amazon(page):
-                named = {}  # MinIO, perhaps through a proxy, lists no uploads by prefix
-                continue
-            for entry in page.get("Uploads", ()):
-                if entry["Key"].startswith(prefix):
-                    yield PendingUpload(entry["Key"], entry["UploadId"])
-            if not page.get("IsTruncated"):
+        for named in ({"Prefix": prefix}, {}):
+            marks = "KeyMarker", "UploadIdMarker"
+            for page in self._pages("list_multipart_uploads", marks, **named):
+                if named and not page.get("Uploads") and not _is_amazon(page):
+                    break  # MinIO, perhaps through a proxy, lists no uploads by prefix
+                for entry in page.get("Uploads", ()):
+                    if entry["Key"].startswith(prefix):
+                        yield PendingUpload(entry["Key"], entry["UploadId"])
+            else:
                 return
-            before = place
-            place = {
-                "KeyMarker": page["NextKeyMarker"],
-                "UploadIdMarker": page["NextUploadIdMarker"],
-            }
-            if place == before:
-                raise Unavailable(f"{self._settings.place}: a page of uploads names itself as next")
 
     def abort(self, upload: PendingUpload) -> None:
         self._parts.abort(upload)
@@ -193,10 +173,7 @@ class S3BlobStore:
             if fault.status == 416 and span is not None:
                 content = memoryview(b"")
             else:
-                failure = translated(error, self._settings.place, name)
-                if fault.status == 404 and not fault.code:  # a store's own 404 says what is missing
-                    failure = Unavailable(f"{failure}, says a proxy and not the store")
-                raise failure from error
+                raise translated(error, self._settings.place, name) from error
         finally:
             self._meter.add(gets=1, bytes_read=size)
         return exact(content, name, span)
@@ -212,6 +189,29 @@ class S3BlobStore:
                     continue
                 status = 400 if failed["Code"] in ADVICE else 500
                 raise error_for(Fault(status, failed["Code"]), self._settings.place, failed["Key"])
+
+    def _pages(
+        self, request: str, marks: Sequence[str], **options: str
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the pages of a listing, of which each names the place of the next one.
+
+        Raises:
+            Unavailable: a page names no next one, or is one that was there before.
+        """
+        place: dict[str, str] = {}
+        seen = set[str]()
+        while True:
+            page = self._page(request, options | place)
+            entries = page.get("Contents") or page.get("Uploads") or ()
+            first = [f"{entry['Key']} {entry.get('UploadId', '')}" for entry in entries[:1]]
+            place = {mark: page[f"Next{mark}"] for mark in marks if page.get("IsTruncated")}
+            here = {*first, str(place)} if place else set(first)
+            if here & seen:
+                raise Unavailable(f"{self._settings.place}: pages of {request} come again")
+            seen |= here
+            yield page
+            if not place:
+                return
 
     def _page(self, request: str, options: dict[str, str]) -> dict[str, Any]:
         def page() -> dict[str, Any]:
