@@ -22,13 +22,14 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate, attach
 from headgate.connectors.spark.jvm.bridge import Jvm
 
 from .conftest import build_session, real_place, setting
-from .entered import by_spark_alone, entered
+from .entered import detached, entered
 
 PARSED = "to_timestamp(concat('2020-1-', id % 5 + 1, ' x'), 'yyyy-MM-dd')"
 # Expressions of a whole number `id`. What they give depends on settings of Spark.
@@ -270,7 +271,7 @@ def compare(spark: SparkSession, hg: Headgate, run: Run, folder: Path) -> str:
             columns = ", ".join(f"string({each}) c{at}" for at, each in enumerate(chosen))
             text = _QUERY.format(columns=columns, first=chosen[0])
             act = ACTIONS[run.action] if chosen is answered else ACTIONS["collect"]
-            with by_spark_alone(hg):
+            with detached(hg, spark):
                 expected, _ = told(lambda act=act, text=text: act(spark.sql(text), folder))  # type: ignore[misc]
             before = hg._queries.in_use._last
             with entered(hg, spark):
@@ -283,11 +284,12 @@ def compare(spark: SparkSession, hg: Headgate, run: Run, folder: Path) -> str:
 
 
 def spark_alone(spark: SparkSession, hg: Headgate, text: str) -> bool:
-    with by_spark_alone(hg):
+    with detached(hg, spark):
         return told(lambda: _rows(spark.sql(text)))[1]
 
 
 def prepare(spark: SparkSession, folder: Path) -> None:
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints whole errors
     spark.range(0, 12, 1, 2).createOrReplaceTempView("numbers")
     spark.sparkContext.setCheckpointDir(str(folder / "checkpoints"))
 

@@ -3,9 +3,12 @@ Spark."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from headgate.connectors.spark.exchanges.exchange import Exchanger
 from headgate.connectors.spark.patches import actions, writers
 from headgate.control.master.driver_master import DriverMaster
 
+from . import pairs
 from .cluster import findings, recorded
 from .conftest import build_session, real_place, setting
 from .entered import counted, detached, left, stored, wait_until
@@ -70,6 +74,14 @@ def test_offloaded(spark: SparkSession, hg: Headgate, name: str) -> None:
         lambda: stay == [result.result for result in hg.results()[before:] if not result.released]
     )
     assert bool(stay) == (name == "rdd")
+
+
+def test_actions_under_settings(spark: SparkSession, hg: Headgate, tmp_path: Path) -> None:
+    """A few of the runs of `make queries ARGS=--pairs` give Spark's rows and Spark's errors."""
+    pairs.prepare(spark, tmp_path)
+    drawn = list(islice(pairs.runs(pairs.VALUES, Random(os.getpid())), 2))
+    wrong = {str(run): pairs.compare(spark, hg, run, tmp_path) for run in drawn}
+    assert not any(wrong.values()), wrong
 
 
 @pytest.mark.parametrize("most", [5, 2**31 - 1])
