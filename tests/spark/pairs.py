@@ -231,9 +231,9 @@ def that_matter(spark: SparkSession, others: Mapping[str, str]) -> dict[str, str
     return changing
 
 
-def runs(settings: Mapping[str, str], random: Random) -> Iterator[Run]:
+def runs(settings: Mapping[str, str], seed: int) -> Iterator[Run]:
     """Yield runs until each pair has been met."""
-    keys, met = list(settings), set[tuple[str, str]]()
+    random, keys, met = Random(seed), list(settings), set[tuple[str, str]]()
     lacking = {
         pair
         for action in ACTIONS
@@ -303,7 +303,7 @@ def main() -> int:
         with attach(spark) as hg:
             changing = {**that_matter(spark, switches(spark)), **VALUES}
             print(f"{len(changing)} settings: {', '.join(changing)}", flush=True)
-            for number, run in enumerate(runs(changing, Random(7)), 1):
+            for number, run in enumerate(runs(changing, 7), 1):
                 if difference := compare(spark, hg, run, folder):
                     wrong += 1
                     print(
