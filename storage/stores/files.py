@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 BODIES = ".data"
 MARK_CHARACTERS_MAX = 240
+_NO_LINK = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL)  # nothing is there, or a folder
 MAKE_TRIES_MAX = 100  # a delete that tidies up may remove a directory under a create
 
 
@@ -132,24 +133,27 @@ class FileBlobStore:
     def list(self, prefix: str) -> Iterator[BlobStat]:
         self._open()
         self._meter.add(lists=1)
-        for path in _walk(self._root, prefix):
-            try:
-                yield BlobStat(path.relative_to(self._root).as_posix(), path.stat().st_size)
-            except FileNotFoundError:
-                continue
+        with _translating(prefix):
+            for path in _walk(self._root, prefix):
+                try:
+                    stat = BlobStat(path.relative_to(self._root).as_posix(), path.stat().st_size)
+                except FileNotFoundError:
+                    continue
+                yield stat
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
         self._open()
         self._meter.add(lists=1)
-        for path in _walk(self._root / BODIES, prefix):
-            name = path.parent.relative_to(self._root / BODIES).as_posix()
-            if name.startswith(prefix) and not self._links_to(name, path):
-                yield PendingUpload(name, path.name)
+        with _translating(prefix):
+            for path in _walk(self._root / BODIES, prefix):
+                name = path.parent.relative_to(self._root / BODIES).as_posix()
+                if name.startswith(prefix) and not self._links_to(name, path):
+                    yield PendingUpload(name, path.name)
 
     def abort(self, upload: PendingUpload) -> None:
         self._open()
         path = self._root / BODIES / checked_name(upload.name) / Path(upload.upload_id).name
-        with suppress(FileNotFoundError), _locked(path):
+        with _translating(upload.name), suppress(FileNotFoundError), _locked(path):
             if self._links_to(upload.name, path):
                 return
             path.unlink(missing_ok=True)
@@ -183,10 +187,17 @@ class FileBlobStore:
             _in_directory(link, lambda: os.symlink(target, link))
 
     def _links_to(self, name: str, file: Path) -> bool:
+        """Return True if a body file is that of an object.
+
+        Raises:
+            OSError: this is not known, so the file must not be deleted.
+        """
         try:
             return _body_file(self._root / name) == file
-        except OSError:
-            return False
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise
 
     def _tidy(self, directory: Path) -> None:
         while directory != self._root and directory.is_relative_to(self._root):
@@ -269,6 +280,14 @@ def _write_id(mark: str) -> str:
 
 def _body_file(link: Path) -> Path:
     return Path(os.path.normpath(link.parent / os.readlink(link)))
+
+
+@contextmanager
+def _translating(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _translated(error, name) from error
 
 
 def _translated(error: OSError, name: str) -> HeadgateError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ import pytest
 from botocore.config import Config
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
+from headgate.control.errors import Unavailable
 from headgate.infra.devstack import stack
 from headgate.storage.stores.files import FileBlobStore
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
@@ -79,6 +82,29 @@ class TestFiles(BlobStoreSuite):
             store.abort(upload)
             store.abort(upload)
         assert list(store.uploads("")) == []
+        assert bytes(store.get("a/b")) == b"123"
+
+    @pytest.mark.parametrize("act", ["list", "uploads", "abort"])
+    def test_a_folder_that_cannot_be_read(
+        self, store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+    ) -> None:
+        """A file system that fails for a while, as one in a network may, has no object that
+        nobody published, and nothing of an object is deleted."""
+        store.put("a/b", b"123", "w")
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+        (file,) = (path.name for path in (tmp_path / "root/.data/a/b").iterdir())
+        acts: dict[str, Callable[[], object]] = {
+            "list": lambda: list(store.list("")),
+            "uploads": lambda: list(store.uploads("")),
+            "abort": lambda: store.abort(PendingUpload("a/b", file)),
+        }
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir" if act == "list" else "readlink", fail)
+            with pytest.raises(Unavailable, match="Stale"):
+                acts[act]()
         assert bytes(store.get("a/b")) == b"123"
 
     def test_an_upload_aborted_under_its_writer(
