@@ -2,7 +2,8 @@
 
 A stretch is neighbouring slices of one partition. It is checked and decoded as a whole, which costs
 less than doing so for each slice. A block is the stretches that are requested together. A stretch
-that cannot be read is read through a gate, which waits until its partition is made again.
+that cannot be read, or held as a whole, is read through a gate, which waits until a partition that
+was lost is made again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -62,11 +63,13 @@ class StretchReader:
         stated_rows = 0
         for it in self._deployments:
             stated_rows += int(it.manifest.part(it.first, it.count).rows.sum())
-            for block, is_whole in self._blocks(it):
+            for block in self._blocks(it):
+                if int(block.sizes.sum()) > self._clients.limits.fetch_bytes:
+                    yield self._from_gate(_of(it, block))
+                    continue
                 windows = {source.name: self._fetch(source) for source in block.sources}
                 for group in _cut(block, group_bytes):
-                    part = replace(it, manifest=group, first=group.first, count=group.count)
-                    yield self._read_group(part, windows, is_whole)
+                    yield self._read_group(_of(it, group), windows)
                 self._forget(windows)
         if self._rows != stated_rows:
             raise Corrupt(f"{self._rows} rows were read, {stated_rows} were announced")
@@ -80,15 +83,17 @@ class StretchReader:
         receipt = self._clients.log.append(announcer.fact(consumed))
         receipt.offset(self._clients.runtime.deadline())
 
-    def _blocks(self, it: InputGateDeployment) -> Iterator[tuple[Manifest, bool]]:
-        """Yield neighbouring subpartitions that fit into `Limits.fetch_bytes`, or some objects of a
-        single subpartition that does not. Yield also whether a block has whole partitions."""
+    def _blocks(self, it: InputGateDeployment) -> Iterator[Manifest]:
+        """Yield neighbouring subpartitions that fit into `Limits.fetch_bytes`, or some partitions
+        of a single subpartition that does not. A partition is never cut, so that all its rows can
+        be read from another attempt: one that does not fit is left to a gate."""
         bytes_max = self._clients.limits.fetch_bytes
         for block in _cut(it.manifest.part(it.first, it.count), bytes_max):
-            ends = np.cumsum([int(source.sizes.sum()) for source in block.sources])
-            some = list(cut(ends, range(len(ends)), bytes_max))
-            for each in some:
-                yield replace(block, sources=block.sources[each.start : each.stop]), len(some) == 1
+            partitions = [tuple(sources) for _, sources in groupby(block.sources, _partition)]
+            ends = np.cumsum([sum(int(it.sizes.sum()) for it in each) for each in partitions])
+            for some in cut(ends, range(len(ends)), bytes_max):
+                sources = chain.from_iterable(partitions[some.start : some.stop])
+                yield replace(block, sources=tuple(sources))
 
     def _fetch(self, source: Source) -> _Window:
         window = source.range_of(0, len(source.sizes))
@@ -98,9 +103,7 @@ class StretchReader:
         for name, (window, _) in windows.items():
             self._range_cache.forget(name, window)
 
-    def _read_group(
-        self, it: InputGateDeployment, windows: dict[str, _Window], is_whole: bool
-    ) -> Iterator[_Rows]:
+    def _read_group(self, it: InputGateDeployment, windows: dict[str, _Window]) -> Iterator[_Rows]:
         """Yield the rows of a group. Decode one object at a time, after all of a stretch are
         checked: a gate may read a stretch instead while none of its rows was handed out."""
         schema = it.schema.serialize().to_pybytes()
@@ -109,10 +112,8 @@ class StretchReader:
             stretch = replace(it.manifest, sources=tuple(sources))
             try:
                 bodies = [_checked(source, *windows[source.name]) for source in stretch.sources]
-            except (Lost, Corrupt):  # the gate, or another try of the task, requests them anew
+            except (Lost, Corrupt):  # the gate requests them anew
                 self._forget(windows)
-                if not is_whole:
-                    raise
                 yield from self._from_gate(replace(it, manifest=stretch))
                 continue
             for source, body in zip(stretch.sources, bodies, strict=True):
@@ -140,6 +141,10 @@ def _checked(source: Source, window: ByteRange, fetched: Future[memoryview]) -> 
         if size and xxhash.xxh3_64_intdigest(body[start:end]) != expected:
             raise Corrupt(f"{source.name}: a slice does not match its checksum")
     return body
+
+
+def _of(it: InputGateDeployment, part: Manifest) -> InputGateDeployment:
+    return replace(it, manifest=part, first=part.first, count=part.count)
 
 
 def _partition(source: Source) -> int:

@@ -297,7 +297,7 @@ def _combining_gets(size: ExchangeSize, way: Way, parts: tuple[Part, ...], limit
         for read in [(source,) for source in sources] if limits.files else [sources]:
             manifest = Manifest(_JOB, _FIRST, 1, first, count, read)
             deployment = InputGateDeployment(manifest, pa.schema([]), first, count, 1)
-            gets += sum(len(block.sources) for block, _ in reader._blocks(deployment))
+            gets += sum(len(block.sources) for block in reader._blocks(deployment))
     return gets * len(parts) // len(sample)
 
 

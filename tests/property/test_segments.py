@@ -224,18 +224,22 @@ def test_a_task_that_combines_reads_whole_objects(merges: bool) -> None:
 
 
 def test_a_hot_subpartition_is_read_within_the_limit() -> None:
-    """The objects of one map task with many rows of one subpartition are read one after the
-    other."""
+    """The objects of a map task with many rows of one subpartition are read one after the other,
+    and those of many map tasks in parts."""
     limits = Limits(segment_bytes=2_000, fetch_bytes=10_000)
     rows = pa.record_batch({"n": pa.array(np.random.default_rng(1).integers(0, 1 << 60, 20_000))})
     hot = Part(rows, np.full(20_000, 3), tuple(range(0, 20_000, 200)))
-    with exchange(rows.schema, [hot], 5, "none", limits) as written:
-        deployment = InputGateDeployment(written.manifest(), rows.schema, 0, 5, 7)
+    small = [Part(rows.slice(at, 1_000), np.full(1_000, 3), ()) for at in range(0, 9_000, 1_000)]
+    with exchange(rows.schema, [hot, *small], 5, "none", limits) as written:
+        manifest, before = written.manifest(), written.store.requests.gets
+        deployment = InputGateDeployment(manifest, rows.schema, 0, 5, 7)
         reader = written.environment.create_stretch_reader([deployment])
-        blocks = [int(block.sizes.sum()) for block, _ in reader._blocks(deployment)]
-        assert len(blocks) > 10
-        assert max(blocks) <= limits.fetch_bytes
-        assert pa.table(rows) == written.read_stretches(0, 5, written.manifest())
+        first, *others = (int(block.sizes.sum()) for block in reader._blocks(deployment))
+        assert first > limits.fetch_bytes >= max(others)
+        assert len(others) > 5
+        read = written.read_stretches(0, 5, manifest)
+        assert pa.concat_tables([pa.table(rows), pa.table(rows.slice(0, 9_000))]) == read
+        assert len(manifest.sources) == written.store.requests.gets - before
 
 
 @given(

@@ -33,11 +33,11 @@ def take_each_object_for_a_stretch(patch: pytest.MonkeyPatch) -> None:
     read_group = StretchReader._read_group
 
     def apart(
-        self: StretchReader, it: InputGateDeployment, windows: dict[str, Any], is_whole: bool
+        self: StretchReader, it: InputGateDeployment, windows: dict[str, Any]
     ) -> Iterator[tuple[pa.RecordBatch, Longs]]:
         for source in it.manifest.sources:
             alone = replace(it, manifest=replace(it.manifest, sources=(source,)))
-            yield from read_group(self, alone, windows, is_whole)
+            yield from read_group(self, alone, windows)
 
     patch.setattr(StretchReader, "_read_group", apart)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
@@ -26,6 +26,7 @@ from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format import manifest_shards
 from headgate.storage.format.manifest import Manifest, announced_segments, place
 from headgate.storage.format.manifest_shards import StoredManifest, encode, store_manifest
+from headgate.storage.limits import Limits
 from headgate.storage.runtime import Runtime
 from headgate.storage.writing import writer
 
@@ -48,6 +49,7 @@ from ..doubles.stacks import (
 __all__ = ["stack"]
 EVERY_ROW = list(range(PARTITIONS * ROWS))
 Place: TypeAlias = Callable[[], Manifest]
+T = TypeVar("T")
 
 
 @dataclass
@@ -114,8 +116,9 @@ class Written:
         assert completions == self.master.state(JOB).results[RESULT].totals.completions
         return placed.part(0, SUBPARTITIONS)
 
-    def after(self, losses: set[int], place: Place) -> Manifest:
-        """Return what is placed when the lost partitions are made again, all of them at once."""
+    def after(self, losses: set[int], place: Callable[[], T]) -> T:
+        """Return what is placed or read when lost partitions are made again, all of them at
+        once."""
         with ThreadPoolExecutor(1) as pool:
             placing = pool.submit(place)
             deadline = Deadline.after(10.0)
@@ -138,13 +141,13 @@ class Written:
 
 
 @contextmanager
-def writing(stack: Stack, wait_ms: int = 10_000) -> Iterator[Written]:
+def writing(stack: Stack, wait_ms: int = 10_000, limits: Limits = LIMITS) -> Iterator[Written]:
     driver = Driver()
     with stack.master(settings=replace(SETTINGS, wait_ms=wait_ms)) as master:
         master.register_job(driver)
         log = FaultyLog(stack.inner)
         environment = ObjectStoreEnvironment(
-            JOB, log, stack.store, "root", LIMITS, Runtime(wait_ms / 1000)
+            JOB, log, stack.store, "root", limits, Runtime(wait_ms / 1000)
         )
         descriptor = register(master)
         for partition in range(PARTITIONS):
@@ -175,6 +178,23 @@ def test_lost_indexes_are_made_again(written: Written, place_it: Place) -> None:
     assert EVERY_ROW == written.rows(manifest)
     task = 7 if place_it == written.by_task else 0
     assert [(0, task), (1, task)] == written.stated()
+
+
+@pytest.mark.parametrize("fetch_bytes", [1, 300, 600, 1 << 20])
+def test_a_task_that_combines_states_each_loss(stack: Stack, fetch_bytes: int) -> None:
+    """Also where a subpartition, or a partition alone, has more bytes than the task may hold."""
+    with writing(stack, limits=replace(LIMITS, fetch_bytes=fetch_bytes)) as written:
+        manifest = written.by_task()
+        deployment = InputGateDeployment(manifest, SCHEMA, 0, SUBPARTITIONS, 7)
+        reader = written.environment.create_stretch_reader([deployment])
+
+        def read() -> list[int]:
+            groups = reader.groups(1)
+            return sorted(n for group in groups for rows, _ in group for n in rows["n"].to_pylist())
+
+        written.lose(1)
+        assert EVERY_ROW == written.after({1}, read)
+        assert [(1, 7)] == written.stated()
 
 
 def test_a_segment_that_is_there_is_not_stated_as_lost(
