@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import Protocol, TypeVar
@@ -36,6 +37,7 @@ from ..runtime import JobClients
 from ..stores.port import BlobStore
 
 _PLACED_AT_ONCE = 128  # segments: all of a wide result take too much memory
+_LOSSES_MAX = 4  # of a partition that is made again and again
 
 T = TypeVar("T")
 
@@ -199,16 +201,16 @@ def place_sound(
     lost: LostObjects,
 ) -> PlacedResult:
     """Return the places of some segments of a result. If an index is lost that no event has, wait
-    until its partition is made again.
+    until its partition is made again, and do so again if that is lost, too.
 
     Raises:
         Lost, Corrupt: as for `LostObjects`.
     """
-    try:
-        return place(descriptor, segments, layout, store)
-    except (Lost, Corrupt):
-        sound = sound_segments(descriptor, segments, layout, store, lost)
-        return place(descriptor, sound, layout, store)
+    for _ in range(_LOSSES_MAX):
+        with suppress(Lost, Corrupt):
+            return place(descriptor, segments, layout, store)
+        segments = sound_segments(descriptor, segments, layout, store, lost)
+    return place(descriptor, segments, layout, store)
 
 
 def part_from_log(

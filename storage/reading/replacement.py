@@ -6,10 +6,10 @@ these may go on only if the bytes are the same, too.
 
 from __future__ import annotations
 
+from ...control.contract import ShuffleDescriptor
 from ...control.errors import Corrupt, Lost
-from ..format.manifest import locate
 from ..runtime import JobClients
-from .lost_objects import LostObjects
+from .lost_objects import LostObjects, place_sound
 from .read_plan import Slice, alone
 
 
@@ -27,12 +27,13 @@ class Replacement:
         Raises:
             Lost, Corrupt: the failure, if no attempt can replace the lost one or none did in time.
         """
-        clients, attempt = self._clients, piece.source.attempt
-        result = self._lost.report(attempt, piece.source.name, failure)
-        subpartitions = result.registered.subpartitions
-        came = self._lost.made_again(attempt, failure)
-        slices: list[Slice] = []
-        for segment in came.segments:
-            source = locate(clients.layout, clients.store, came.attempt, segment, subpartitions)
-            slices += alone(source, piece.subpartition, 1)
-        return slices
+        lost, layout, attempt = self._lost, self._clients.layout, piece.source.attempt
+        it = lost.report(attempt, piece.source.name, failure).registered
+        came = lost.made_again(attempt, failure)
+        segments = tuple((came.attempt, segment) for segment in came.segments)
+        descriptor = ShuffleDescriptor(
+            layout.job, it.result, it.partitions, it.subpartitions, came.attempt.epoch
+        )
+        placed = place_sound(descriptor, segments, layout, self._clients.store, lost)
+        sources = placed.part(0, it.subpartitions).sources
+        return [each for source in sources for each in alone(source, piece.subpartition, 1)]

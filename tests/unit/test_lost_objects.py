@@ -180,6 +180,28 @@ def test_lost_indexes_are_made_again(written: Written, place_it: Place) -> None:
     assert [(0, task), (1, task)] == written.stated()
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_is_made_again_may_be_lost_again(written: Written, reads: bool) -> None:
+    """A reader that does not know of the first loss, and a task that places the first attempt,
+    state the second one."""
+    state = written.master.await_complete(written.descriptor)
+    before = announced_segments(state, range(PARTITIONS))
+    manifest = written.by_driver()
+    written.lose(0)
+    written.after({0}, written.by_driver)
+    written.lose(0)
+    written.driver.missing.clear()
+
+    def read() -> list[int]:
+        if reads:
+            return written.rows(manifest)
+        placed = written.environment.manifest_of_segments(written.descriptor, before, 7)
+        return written.rows(placed)
+
+    assert EVERY_ROW == written.after({0}, read)
+    assert [(0, 0), (0, 8 if reads else 7)] == written.stated()
+
+
 @pytest.mark.parametrize("fetch_bytes", [1, 300, 600, 1 << 20])
 def test_a_task_that_combines_states_each_loss(stack: Stack, fetch_bytes: int) -> None:
     """Also where a subpartition, or a partition alone, has more bytes than the task may hold."""
