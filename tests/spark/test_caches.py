@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -20,6 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
+from headgate.connectors.spark.jvm.caches import Cache
+from headgate.connectors.spark.queries.planner import Query
+from headgate.connectors.spark.queries.runner import QueryRunner
+from headgate.connectors.spark.queries.session_queries import SessionQueries
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.storage.stores.open_store import open_store
 
@@ -267,6 +272,28 @@ def test_two_threads(hg: Headgate, df: DataFrame) -> None:
         before = len(hg.results())
         assert [COUNTS] * 4 == list(pool.map(lambda _: rows(df), range(4)))
     assert 1 == len(hg.results()) - before
+
+
+def test_caches_are_filled_side_by_side(
+    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query that fills a cache does not wait for one that fills another cache."""
+    both = Barrier(2, timeout=20)
+    run = SessionQueries._run
+
+    def meeting(queries: SessionQueries, query: QueryRunner, asked: Query) -> Any:
+        if isinstance(asked, Cache):
+            both.wait()
+        return run(queries, query, asked)
+
+    monkeypatch.setattr(SessionQueries, "_run", meeting)
+    other = df.sparkSession.range(0, 700, 1, 3).groupBy((F.col("id") % 7).alias("k")).count()
+    with ThreadPoolExecutor(2) as pool:
+        before = len(hg.results())
+        answers = list(pool.map(rows, (df.cache(), other.cache())))
+    assert [COUNTS, [(k, 100) for k in range(7)]] == answers
+    assert not both.broken
+    assert 2 == len(hg.results()) - before
 
 
 def test_close(spark: SparkSession, df: DataFrame) -> None:

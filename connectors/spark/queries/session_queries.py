@@ -52,7 +52,8 @@ class SessionQueries:
         self.native: Counter[str] = Counter()
         self.lifetimes = Lifetimes(self.release_all)
         self._closed = threading.Event()
-        self._filling = threading.Lock()
+        self._filling = weakref.WeakValueDictionary[int, threading.Lock]()
+        """A lock for each cache that is being filled."""
         self._beginning = threading.Lock()
         self._pauses: set[object] = set()
         self._unseen: SparkShuffleCounter | None = None
@@ -203,7 +204,7 @@ class SessionQueries:
         self.lifetimes.sweep()
         reasons: list[str] = []
         for filling, cache in self.fillings(query, asked):
-            with self._filling:
+            with self._filling_of(cache):
                 if not cache.is_empty:
                     continue
                 refusals = filling.refusals(cache, collected=False)
@@ -217,6 +218,12 @@ class SessionQueries:
                     with self._or_dropped(done.results):
                         self.lifetimes.add(cache.fill(self._door(), frame), done.results)
         return reasons
+
+    def _filling_of(self, cache: Cache) -> threading.Lock:
+        """Return the lock of a cache. Caches are filled side by side, each of them once."""
+        number = self._door().jvm.static("java.lang.System").identityHashCode(cache.builder)
+        with self._beginning:
+            return self._filling.setdefault(number, threading.Lock())
 
     def fillings(self, query: QueryRunner, asked: Query) -> Iterator[tuple[QueryRunner, Cache]]:
         """Yield the caches that a query has to fill, each after the caches that it reads."""
