@@ -321,6 +321,28 @@ def test_what_fails_in_spark_is_not_run_again(spark: SparkSession, hg: Headgate,
     assert 2 >= len(tracker.getJobIdsForGroup(group))
 
 
+MANY_ROWS = "select k, sum(n) s from numbers group by k having s > (select k from numbers)"
+DEEP = "with recursive r(n) as (select 1 union all select n + 1 from r) select distinct n from r"
+
+
+@pytest.mark.parametrize("query", [MANY_ROWS, DEEP], ids=["subquery", "recursion"])
+def test_what_fails_in_the_driver_is_not_run_again(
+    spark: SparkSession, hg: Headgate, query: str
+) -> None:
+    """An error of a query that no task finds is raised as Spark raises it, and the query is not run
+    again."""
+    counted(spark).createOrReplaceTempView("numbers")
+
+    def condition() -> str:
+        with pytest.raises(Py4JJavaError) as failed:
+            spark.sql(query).collect()
+        return str(failed.value.java_exception.getCondition())
+
+    with hg.paused():
+        expected = condition()
+    assert {} == left(hg, lambda: expected == condition() or pytest.fail("another error"))
+
+
 def test_a_registration_that_nobody_answers(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ collections."""
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ _GENERATED = "org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass"
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _INVALID = "InvalidAQEPlanException"
 _SCHEDULER = "org.apache.spark.scheduler."
+_EXECUTED = "org.apache.spark.sql.execution.SparkPlan.executeQuery"
+_OF_QUERIES = re.compile("SQLSTATE: (?!XX|0A)")  # neither a fault of Spark nor an unsupported plan
 _CANCELLED = "[SPARK_JOB_CANCELLED]"
 _OF_THREADS = (
     "java.util.concurrent.ExecutionException",
@@ -284,12 +287,14 @@ def schema_of(node: Any) -> StructType:
 
 
 def is_sparks(error: Exception) -> bool:
-    """Return True if a job of Spark has failed, for example on the user's rows, or was ended. An
-    error without a job is one of planning, whatever its type: PySpark gives many Java exceptions
-    types of its own, also those that our own calls raise."""
-    if isinstance(error, Py4JJavaError):
-        return _SCHEDULER in str(error)
-    return _SCHEDULER in str(getattr(error, "_stackTrace", ""))
+    """Return True if Spark has run a part of the query that has failed, for example on the user's
+    rows, or was ended: a job, or the driver, which executes subqueries and recursions. Any other
+    error is one of planning, whatever its type: PySpark gives many Java exceptions types of its
+    own, also those that our own calls raise."""
+    is_java = isinstance(error, Py4JJavaError)
+    trace = str(error if is_java else getattr(error, "_stackTrace", ""))
+    by_driver = _EXECUTED in trace and _OF_QUERIES.search(str(error))
+    return bool(_SCHEDULER in trace or by_driver)
 
 
 def is_cancelled(error: Exception) -> bool:
