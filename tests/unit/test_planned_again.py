@@ -14,7 +14,7 @@ LIMIT = 100
 
 def exchange(size_bytes: int | None, rows: int = 1) -> Any:
     """Return an exchange of this size, or one that has not ended if the size is None."""
-    mark = SimpleNamespace(rows=rows, size_bytes=size_bytes, largest_bytes=size_bytes)
+    mark = SimpleNamespace(rows=rows, size_bytes=size_bytes)
     return SimpleNamespace(mark=mark, is_done=size_bytes is not None, opposite=[])
 
 
@@ -41,22 +41,18 @@ def test_what_changes_the_plan(own: Any, opposite: list[int | None], again: bool
     [
         (exchange(10), [10], {"sends_of_two": True}, True),
         (exchange(1_000), [1_000], {"sends_of_two": True}, False),
-        (exchange(1_000), [1_000], {"hashed_bytes": 1_000}, True),
-        (exchange(1_000), [1_000], {"hashed_bytes": 999}, False),
-        (exchange(1_000), [], {"hashed_bytes": 1_000}, False),
     ],
 )
 def test_what_changes_the_plan_when_asked(
     own: Any, opposite: list[int | None], asked: dict[str, Any], again: bool
 ) -> None:
-    """A limit for completed sides lets one of two small sides be broadcast, and one for the
-    subpartitions of a side lets Spark join by hash."""
+    """A limit for completed sides lets one of two small sides be broadcast."""
     assert changes(own, opposite, **asked) == again
 
 
 def changes(own: Any, opposite: list[int | None], **asked: Any) -> bool:
     runner = QueryRunner.__new__(QueryRunner)
-    adapting = SimpleNamespace(**{"sends_of_two": False, "hashed_bytes": -1, **asked})
+    adapting = SimpleNamespace(**{"sends_of_two": False, **asked})
     plans: Any = SimpleNamespace(adapting=adapting)
     runner._plans = plans
     own.opposite = [exchange(size) for size in opposite]

@@ -48,8 +48,6 @@ class AdaptiveSettings:
     """Plan the rest of a query again as it becomes known what its exchanges and broadcasts are."""
     evens_out: bool = False
     """Read a large subpartition of a rebalance in pieces."""
-    hashed_bytes: int = -1
-    """Spark may join by hash if no subpartition of a side is larger; -1 for never."""
 
 
 def adaptive_settings(
@@ -69,7 +67,6 @@ def adaptive_settings(
     adaptive_limit = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
     planned = bytes_of(conf.get("spark.sql.autoBroadcastJoinThreshold"))
     sent = planned if adaptive_limit is None else bytes_of(adaptive_limit)
-    hashed = bytes_of(conf.get("spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold"))
     return AdaptiveSettings(
         on and is_true(conf.get(f"{_COALESCE}enabled")),
         bytes_of(target),
@@ -82,7 +79,6 @@ def adaptive_settings(
         float(conf.get(f"{_COALESCE}maxReducerPartitionsPerTask", None) or math.inf),
         on,
         on and is_true(conf.get("spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled")),
-        hashed if on and hashed >= bytes_of(target) else -1,
     )
 
 

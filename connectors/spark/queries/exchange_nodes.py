@@ -222,8 +222,6 @@ class Mark:
     """The number of its rows, -1 until it is done."""
     plain_bytes: int = 0
     """The size of its rows without compression, known when it is done."""
-    largest_bytes: int = 0
-    """The stored size of its largest subpartition, known when it is done."""
 
     @property
     def size_bytes(self) -> int:

@@ -305,14 +305,12 @@ class QueryRunner:
 
     def _changes_plan(self, shuffle: Shuffle, limit: int) -> bool:
         """Return True if an exchange is empty, if it may be better to broadcast it than to join two
-        exchanges, for it is small, and the other side is not, or is not there yet; or if it may be
-        joined by hash."""
+        exchanges, for it is small, and the other side is not, or is not there yet."""
         assert shuffle.mark is not None
         mark, adapting = shuffle.mark, self._plans.adapting
         fits = [self._fits(each, limit) for each in (shuffle, *shuffle.opposite)]
         is_sent = fits[0] and (adapting.sends_of_two or not all(fits))
-        is_hashed = bool(shuffle.opposite) and mark.largest_bytes <= adapting.hashed_bytes
-        return not mark.rows or is_sent or is_hashed
+        return not mark.rows or is_sent
 
     def _becomes_small(self, shuffle: Shuffle, new: Container[Shuffle], limit: int) -> bool:
         """Return True if it may be better to broadcast an exchange's rows than to begin it: it is

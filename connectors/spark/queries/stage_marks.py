@@ -44,8 +44,7 @@ class StageMarks:
 
     def end(self, mark: Mark, rows: int, plain_bytes: int, sizes: Longs) -> None:
         """Note the sizes of an exchange that is done, also where Spark's own rules find them."""
-        mark.plain_bytes, mark.largest_bytes = plain_bytes, int(sizes.max(initial=0))
-        mark.rows = rows
+        mark.plain_bytes, mark.rows = plain_bytes, rows
         metrics = mark.stage.shuffle().metrics()
         metrics.apply("dataSize").set(mark.size_bytes)
         metrics.apply("shuffleRecordsWritten").set(rows)
