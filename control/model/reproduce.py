@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from ..events.types import Decision, JobFailed, Reproduce, Superseded, TrackingStopped
 from ..ids import PartitionId, ResultId, in_parts
-from .state import JobState, ResultState
+from .state import JobState, Production, ResultState
 
 
 def decide_again(state: JobState, partition: PartitionId, reason: str) -> tuple[Decision, ...]:
@@ -42,8 +42,7 @@ def _spread(state: JobState, again: dict[ResultId, set[int]], restarted: set[Res
         additions: dict[ResultId, set[int]] = {}
         for source in result.registered.inputs:
             if (producer := state.unreleased(source)) is not None:
-                production = producer.production
-                additions[source] = set(production.accepted) - production.winners.keys()
+                additions[source] = _missing(producer.production)
         for other in _region(state, result, readers):
             restarted.add(other)
             additions[other] = set(state.results[other].production.accepted)
@@ -51,6 +50,15 @@ def _spread(state: JobState, again: dict[ResultId, set[int]], restarted: set[Res
             if partitions - again.get(other, set()):
                 again[other] = again.get(other, set()) | partitions
                 spreading.append(other)
+
+
+def _missing(production: Production) -> set[int]:
+    """Return the accepted partitions that are not consumable. Each of many lost partitions asks, so
+    that it must not cost much if there are none, as usual."""
+    accepted, winners = production.accepted, production.winners
+    if len(accepted) == len(winners):  # only accepted partitions win
+        return set()
+    return {index for index in accepted if index not in winners}
 
 
 def _readers(state: JobState) -> Mapping[ResultId, list[ResultId]]:
