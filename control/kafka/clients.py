@@ -170,6 +170,7 @@ class KafkaClients:
 
     def members(self, group: str, deadline: Deadline) -> list[MemberDescription]:
         """Return the members of a consumer group; none if there is no such group."""
+        self.meet(deadline)
         futures = self.admin().describe_consumer_groups([group], **self._limit(deadline))
         try:
             return list(self._ask(futures[group], deadline).members)
@@ -284,6 +285,7 @@ class KafkaClients:
         If there is no topic, or the broker does not report the setting, return the configured one.
         """
         default_ms, name = self.settings.topic.retention_ms, self.settings.events_topic
+        self.meet(deadline)
         if self.settings.embedded or not self.exists(name, deadline):
             return default_ms
         return int(self._configured(name, deadline).get("retention.ms", default_ms))
@@ -293,6 +295,7 @@ class KafkaClients:
         name = self.settings.events_topic
         if self.settings.embedded:
             return ""
+        self.meet(deadline)
         futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
         with self.translated(f"asking for the id of topic {name}"):
             topic_id = self._ask(futures[name], deadline).topic_id

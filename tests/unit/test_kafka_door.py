@@ -254,6 +254,9 @@ def test_whatever_is_asked_first_says_why_nobody_answers(answer: bytes | None, c
         asks: list[Callable[[KafkaEventLog], object]] = [
             lambda log: log.read_state(None, Deadline.after(0.7)),
             lambda log: log.beat(JobId("j")),
+            lambda log: log.retention_ms(Deadline.after(0.7)),
+            lambda log: log.identity(Deadline.after(0.7)),
+            lambda log: log.group(Deadline.after(0.7)),
         ]
         for ask in asks:
             with closing(KafkaEventLog(settings)) as log, pytest.raises(Unavailable) as caught:
