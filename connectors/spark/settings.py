@@ -327,16 +327,17 @@ def texts_of(conf: Mapping[str, str]) -> dict[str, str]:
     return {k.removeprefix(PREFIX): v for k, v in conf.items() if k.startswith(PREFIX)}
 
 
-def check_keys(conf: Mapping[str, str]) -> None:
-    """Check the keys of a part of a configuration, each by itself.
+def check_keys(conf: Mapping[str, str]) -> Settings:
+    """Return the settings in a part of a configuration, whose keys are checked each by itself.
 
     Raises:
         Invalid: a key is unknown or refused, or its value cannot be used.
     """
     ours = texts_of(conf)
     kafka, s3 = _passed_on(ours)
-    _grouped(_values(ours), kafka, s3)
+    settings = _grouped(_values(ours), kafka, s3)
     s3_settings("", s3)
+    return settings
 
 
 def read_exchange_settings(texts: Mapping[str, str]) -> ExchangeSettings:

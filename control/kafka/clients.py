@@ -59,6 +59,15 @@ _CLIENT_LOG.propagate = False
 T = TypeVar("T")
 
 
+def check_options(settings: KafkaSettings) -> None:
+    """Let the client library look at the options of a user. No broker is asked.
+
+    Raises:
+        Invalid: it refuses one of them.
+    """
+    KafkaClients(settings).producer()
+
+
 class KafkaClients:
     """Makes clients, and keeps an admin client and a producer of facts for each process."""
 

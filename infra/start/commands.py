@@ -13,7 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from ...connectors.spark.settings import check_keys
+from ...control.addresses import urls_of
 from ...control.errors import Invalid
+from ...control.kafka.clients import check_options
+from ...storage.stores.open_store import parts_of
 
 _SUBMIT = "spark-submit"
 _SUBMIT_ARGS, _SHELL = "PYSPARK_SUBMIT_ARGS", "pyspark-shell"
@@ -57,7 +60,10 @@ def command_of(
         raise Invalid(f"--conf {wrong!r}: use key=value")
     submits = not is_module and Path(words[0]).name == _SUBMIT
     pairs = [*conf, *(_submitted_conf(words[1:]) if submits else ())]
-    check_keys(dict(pair.split("=", 1) for pair in pairs))
+    checked = check_keys(dict(pair.split("=", 1) for pair in pairs))
+    check_options(checked.kafka)
+    for url in filter(None, urls_of(checked.store)):
+        parts_of(url)
     settings = [word for pair in conf for word in ("--conf", pair)]
     given = dict(environment)
     if python := dict(pair.split("=", 1) for pair in conf).get(_PYTHON_KEY):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from ...control.addresses import urls_of
 from ...control.errors import Invalid
@@ -69,29 +69,41 @@ def open_store(address: str, options: Mapping[str, str] | None = None) -> tuple[
         return SpreadBlobStore(stores), root
 
 
-def _open(url: str, options: Mapping[str, str] | None) -> tuple[BlobStore, str]:
+def parts_of(url: str) -> SplitResult:
+    """Return the parts of a store's URL.
+
+    Raises:
+        Invalid: there is no such store.
+    """
     shown = url.rpartition("@")[2]  # before it stand a user and a password
     try:
         parts = urlsplit(url)
     except ValueError:
         raise Invalid(f"{shown!r} is not a URL") from None
-    s3_options = dict(options or {})
     if parts.scheme in _REFUSED:
         advice = _REFUSED[parts.scheme]
         raise Invalid(f"{shown!r}: there is no store of {parts.scheme}:// here. {advice}")
-    if parts.scheme == "s3" and parts.netloc:
-        if parts.query or parts.fragment:
-            raise Invalid(f"{shown!r} has a '?' or '#': write s3://bucket/root")
-        root = parts.path.strip("/")
-        root = root and checked_name(root)
-        return _open_s3(parts.netloc, s3_options), root
-    if s3_options:
-        raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL, not {shown!r}")
-    if parts.scheme == "memory" and parts.netloc and parts.path in ("", "/"):
-        return MemoryBlobStore(_IN_MEMORY.setdefault(parts.netloc, {})), ""
-    if parts.scheme == "file" and not parts.netloc and len(parts.path) > 1:
-        return FileBlobStore(Path(unquote(parts.path))), ""
+    is_s3 = parts.scheme == "s3" and parts.netloc
+    if is_s3 and (parts.query or parts.fragment):
+        raise Invalid(f"{shown!r} has a '?' or '#': write s3://bucket/root")
+    if is_s3 and (root := parts.path.strip("/")):
+        checked_name(root)
+    is_in_memory = parts.scheme == "memory" and parts.netloc and parts.path in ("", "/")
+    is_folder = parts.scheme == "file" and not parts.netloc and len(parts.path) > 1
+    if is_s3 or is_in_memory or is_folder:
+        return parts
     raise Invalid(f"{shown!r} must be s3://bucket/root, file:///path or memory://name")
+
+
+def _open(url: str, options: Mapping[str, str] | None) -> tuple[BlobStore, str]:
+    parts, s3_options = parts_of(url), dict(options or {})
+    if parts.scheme == "s3":
+        return _open_s3(parts.netloc, s3_options), parts.path.strip("/")
+    if s3_options:
+        raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL, not {url!r}")
+    if parts.scheme == "memory":
+        return MemoryBlobStore(_IN_MEMORY.setdefault(parts.netloc, {})), ""
+    return FileBlobStore(Path(unquote(parts.path))), ""
 
 
 def _open_s3(bucket: str, options: Mapping[str, str]) -> BlobStore:

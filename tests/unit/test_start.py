@@ -97,6 +97,10 @@ def test_a_command_that_cannot_run_says_why(
         ("spark.headgate.s3.regoin=x", "the nearest key is s3.region"),
         ("spark.headgate.s3.secret_key=x", "a secret would stand in the clear"),
         ("spark.headgate.kafka.acks=0", "a confirmed fact must survive"),
+        ("spark.headgate.kafka.sasl.mechanim=PLAIN", "did you mean sasl.mechanism"),
+        ("spark.headgate.store=gs://bucket/root", "there is no store of gs:// here"),
+        ("spark.headgate.store=s3://a/root,b/root", "name"),
+        ("spark.headgate.store=s3://a/root,b://root", "must be s3://bucket/root"),
     ],
 )
 def test_a_key_that_cannot_be_used_is_found_before_a_jvm_starts(
