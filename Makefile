@@ -19,7 +19,7 @@ export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 # Python is started hundreds of times, and would compile all that it imports each time.
 unexport SPARK_HOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg test-comet bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak counts scale lock java
+.PHONY: help setup demo test lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg test-comet bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak counts scale lock java browser
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,9 +91,11 @@ $(UI_PYTHON): requirements.lock pyproject.toml
 	@$(UI_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-test-ui: $(UI_PYTHON) stack  ## the live page in Chromium, which must be installed (SCREENSHOTS=docs for new pictures)
+browser:
 	@command -v "$${CHROMIUM:-chromium}" > /dev/null \
-	  || { echo "test-ui needs Chromium on PATH, or its path in CHROMIUM"; exit 1; }
+	  || { echo "the live page needs Chromium on PATH, or its path in CHROMIUM"; exit 1; }
+
+test-ui: browser $(UI_PYTHON) stack  ## the live page in Chromium, which must be installed (SCREENSHOTS=docs for new pictures)
 	@SCREENSHOTS=$(abspath $(SCREENSHOTS)) $(UI_PYTHON) -m pytest -m "" tests/browser $(ARGS)
 
 stack: $(INSTALLED) java  ## Kafka and MinIO on this machine (the first time: Maven, Go, 5 minutes)
@@ -102,7 +104,7 @@ stack: $(INSTALLED) java  ## Kafka and MinIO on this machine (the first time: Ma
 stack-down: $(INSTALLED)  ## stop Kafka and MinIO
 	@$(BIN)/headgate stack down
 
-bench-ui: $(UI_PYTHON) stack  ## the live page of a large log: time to the first picture, and memory
+bench-ui: browser $(UI_PYTHON) stack  ## the live page of a large log: time to the first picture, and memory
 	@$(UI_PYTHON) -m tests.browser.figures $(ARGS)
 
 test-real: $(CLASSES) stack  ## the tests on real Kafka and MinIO; starts the stack and leaves it running
