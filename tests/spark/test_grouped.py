@@ -79,6 +79,16 @@ def test_what_spark_encrypts_is_called_there(
         same(hg, df.groupBy("k").applyInArrow(counted, COUNTED), here=False)
 
 
+@pytest.mark.parametrize("key", ["execution.pyspark.udf.hideTraceback", "pyspark.worker.logging"])
+def test_what_spark_does_around_a_function_is_done_there(
+    spark: SparkSession, hg: Headgate, df: DataFrame, key: str
+) -> None:
+    """Spark calls the function when it is to collect what the function logs, or to hide the
+    traceback of its errors."""
+    with setting(spark, {f"spark.sql.{key}.enabled": "true"}):
+        same(hg, df.groupBy("k").applyInArrow(counted, COUNTED), here=False)
+
+
 def test_keys_are_stored_once(hg: Headgate, df: DataFrame) -> None:
     """A key that Spark's plan has twice, as a key and as a column, is stored once."""
     for keys in (["k"], ["q", "k"]):

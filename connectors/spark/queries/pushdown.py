@@ -48,7 +48,13 @@ _SUMMED = (T.LongType, T.DoubleType)
 _COMPARED = (T.IntegralType, T.DecimalType, T.StringType, *TIMES)
 _SQL = "spark.sql."
 _PROFILED = f"{_SQL}pyspark.udf.profiler"
-_LARGE = f"{_SQL}execution.arrow.useLargeVarTypes"
+_UNSUPPORTED = (
+    f"{_SQL}execution.arrow.useLargeVarTypes",
+    f"{_SQL}execution.pyspark.udf.hideTraceback.enabled",
+    f"{_SQL}execution.pyspark.udf.tracebackWithLocals.enabled",
+    f"{_SQL}pyspark.worker.logging.enabled",
+    ENCRYPTED,  # our files are not encrypted
+)
 _ZONE = f"{_SQL}session.timeZone"
 _BY_NAME = f"{_SQL}legacy.execution.pandas.groupedMap.assignColumnsByName"
 _SAFELY = f"{_SQL}execution.pandas.convertToArrowArraySafely"
@@ -109,9 +115,9 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     """Return the function for the tasks that read the exchanges, None where Spark must call it."""
     udf = node.func()
     function, kind = udf.func(), udf.evalType()
-    encrypted = is_true(conf.get(ENCRYPTED, None))  # our files are not encrypted
-    unsupported = is_true(conf.get(_LARGE)) or conf.get(_PROFILED, None) or encrypted
-    if kind not in _ARROW | _PANDAS or unsupported or not function.broadcastVars().isEmpty():
+    unsupported = any(is_true(conf.get(key, None)) for key in _UNSUPPORTED)
+    unsupported = unsupported or conf.get(_PROFILED, None) or not function.broadcastVars().isEmpty()
+    if kind not in _ARROW | _PANDAS or unsupported:
         return None
     rows = [shuffle.node.given for shuffle in shuffles]
     keys = (node.groupingAttributes() if len(rows) == 1 else node.leftGroup()).size()
