@@ -181,7 +181,8 @@ def run_lost(
         announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         fact = announcer.fact(Lost(attempt, str(attempt), evidence))
         offset = log.append(fact).offset(Deadline.after(READ_S_MAX))
-    line = f"attempt {attempt} was stated as lost, at offset {offset}"
+        (listed,), now_ms = _listed(log, job)
+    line = views.lost_row(attempt, offset, listed, now_ms)
     show(as_json, [line], [{"job": job, "attempt": str(attempt), "offset": offset}])
 
 

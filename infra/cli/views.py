@@ -404,11 +404,33 @@ def unused_row(job: ListedJob, now_ms: int, unused: int, is_released: bool) -> T
         return Text(f"the release of {count} is asked for: a session master decides it", "dim")
     if job.condition in (JobCondition.RUNNING, JobCondition.FAILED):
         return Text(f"the release of {count} is asked for: the driver decides it", "dim")
-    heard = f", silent for {_span(now_ms - job.heard_ms)}" if job.heard_ms else ""
     return Text(
-        f"the release of {count} is asked for, and waits: the job is {job.condition.value}{heard}. "
+        f"the release of {count} is asked for, and waits: {_silence(job, now_ms)}. "
         "Its next driver decides, or `headgate sweep` once the lease is over",
         "yellow",
+    )
+
+
+def lost_row(attempt: AttemptId, offset: int, job: ListedJob, now_ms: int) -> Text:
+    """Tell that an attempt was stated as lost, and who makes its partition again."""
+    line = f"attempt {attempt} was stated as lost, at offset {offset}"
+    if job.condition is JobCondition.RUNNING:
+        return Text(line)
+    is_over = job.condition in (JobCondition.FAILED, JobCondition.ENDING, JobCondition.ENDED)
+    who = "nobody makes its partition again" if is_over else "only a next driver makes it again"
+    return Text(f"{line}: {_silence(job, now_ms)}, {who}", "yellow")
+
+
+def _silence(job: ListedJob, now_ms: int) -> str:
+    """Return the condition of a job, and how long its driver is silent."""
+    name = f"the job is {job.condition.value}"
+    if not job.heard_ms:
+        return name
+    span = _span(now_ms - job.heard_ms)
+    return (
+        f"{name} for {span}"
+        if job.condition is JobCondition.SILENT
+        else f"{name}, heard {span} ago"
     )
 
 

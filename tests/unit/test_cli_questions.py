@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from headgate.control.clock import Deadline
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.contract import PER_JOB
 from headgate.control.events.types import (
     AttemptStarted,
     Event,
+    JobRegistered,
     ReleaseRequested,
     ResultRegistered,
 )
 from headgate.control.ids import ResultId
+from headgate.infra.cli import job_commands
 from headgate.storage.stores.memory import Objects
 
 from ..doubles.commands import JOB, RESULT, KeptLog, attempt, exchange, ran
@@ -103,6 +108,24 @@ def test_what_is_unused_is_listed_and_released_when_told_so(log: KeptLog, object
     *_, last = log.read_all(Deadline.after(1.0))
     assert last.event.body == ReleaseRequested(RESULT, "unused")
     assert ran("available", "--job", JOB, "--result", RESULT)[0] == 1
+
+
+def test_what_only_another_driver_does_is_said(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that is asked for, and a loss that is stated, wait for the next driver of a job
+    whose driver is silent."""
+    exchange(log, objects, close=False)
+    registered = JobRegistered(PER_JOB, "0", "t", lease_ms=86_400_000)
+    log.append(Event("y", JOB, "", 0, "t", None, registered))
+    hours_on = SYSTEM_CLOCK.now_ms() + 12_600_000
+    monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", SimpleNamespace(now_ms=lambda: hours_on))
+    asked = ran("remove-unused", "--job", JOB, "--release")[1][-1]
+    stated = ran("lost", "--job", JOB, "--partition", "r1/1", "--evidence", "disk pulled")[1][-1]
+    silent = "the job is silent for 3 h"
+    assert [True, True] == [silent in line for line in (stated, asked)], (stated, asked)
+    assert stated.endswith(", only a next driver makes it again")
+    assert asked.endswith("Its next driver decides, or `headgate sweep` once the lease is over")
 
 
 def test_fsck_of_another_store_says_so(log: KeptLog, objects: Objects) -> None:
