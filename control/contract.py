@@ -34,9 +34,9 @@ class MasterSettings:
     """A snapshot is due after this many facts."""
     snapshot_ms: int = 3_600_000
     """A snapshot is also due after this time if the log has new events."""
-    snapshot_step_bytes: int = 16 << 20
+    snapshot_step_bytes: int = 1 << 20
     """A snapshot of more bytes is written in several steps: one transaction must not be open for
-    long."""
+    long, also where the broker takes little more than this in a second."""
     lease_ms: int = 0
     """A driver that is silent for this long may be taken for dead; 0 means never. At most the time
     for which the log keeps a heartbeat."""

@@ -42,7 +42,8 @@ from .silence import MASTERS, LogTime, lease_expired
 
 _LOG = logging.getLogger(__name__)
 _KEPT_MAX = 1_000  # parts in one transaction, if they are of several jobs
-_PART_BYTES = 16 << 10  # a larger record counts as several parts
+_PART_BYTES = 1 << 10  # a larger record counts as several parts
+_INDEX_PARTS = 10  # the last record of a snapshot, which is made when it is written
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -343,7 +344,7 @@ class GroupSteps:
         due = (
             (name, job) for name, job in partition.touched.items() if job.writes_snapshot(position)
         )
-        for batch in _batches(due, lambda job: 1 + _weight(job.schedule.parts)):
+        for batch in _batches(due, lambda job: _INDEX_PARTS + _weight(job.schedule.parts)):
             self._keep_batch(partition, batch, position, number)
         for ended in _batches(self._ended(partition), lambda schedule: _weight(schedule.end())):
             records = [record for schedule in ended.values() for record in schedule.end()]

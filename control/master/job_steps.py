@@ -249,7 +249,8 @@ class JobSteps:
     def _begin(self) -> None:
         """Write a snapshot in which nothing has happened, if there is none: a sweep may have
         deleted the one that the driver saw when it began. The driver states nothing before."""
-        if self._decisions is None or self._recovered or self._stands or self._decider.state.epoch:
+        newest = self._decider.ledger.newest
+        if self._decisions is None or self._recovered or self._stands or newest.epoch:
             return
         position = self._follower.position()
         snapshot = self._decider.ledger.snapshot(position)

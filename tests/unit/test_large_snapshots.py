@@ -23,8 +23,9 @@ from headgate.control.events.types import (
     ResultRegistered,
     SegmentSummary,
 )
-from headgate.control.ids import AttemptId, PartitionId, ResultId
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.memory.partitions import MemoryTransactions
 from headgate.control.model.replay import Snapshot
@@ -57,6 +58,7 @@ from ..doubles.steps import StoppedClock, drive
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 STEP_BYTES = 9_000  # two results of these tests
+SLOW_BYTES = 2 << 20  # what a slow broker takes within the time of a transaction
 OTHERS = tuple(ResultId(f"r{number}") for number in range(2, 8))
 
 
@@ -117,6 +119,38 @@ def test_a_large_snapshot_is_written_in_steps(sizes: list[int]) -> None:
     log.expire(JOB, position(log))
     with closing(opened(log)) as steps:
         assert whole == last_state(drive(steps, log, OrderedStorage(log)))
+
+
+def test_a_slow_broker_takes_each_step_of_a_large_snapshot(sizes: list[int]) -> None:
+    """With the limits that masters have, no transaction carries more than a slow broker takes
+    before it ends the transaction."""
+    log, index = MemoryEventLog(1), bytes(400 << 10)
+    wide = [
+        Produced(AttemptId(PartitionId(RESULT, at), 1, at), (SegmentSummary(0, 9, 1, 0, index),))
+        for at in range(8)
+    ]
+    opening = (ResultRegistered(RESULT, 8, 1, "", ""), PartitionRegistered(RESULT, 0, 8))
+    lived(log, (REGISTERED, *opening, *wide), MasterSettings())
+    lived(log, (), MasterSettings())
+    assert sum(sizes) > 8 * len(index)
+    assert max(sizes) < SLOW_BYTES
+
+
+def test_a_slow_broker_takes_the_snapshots_of_many_jobs(sizes: list[int]) -> None:
+    """Nor does a transaction with the snapshots of many jobs carry more."""
+    clock, log = StoppedClock(), MemoryEventLog(1)
+    me, schema = MasterIdentity("one", "master", clock, ""), "s" * (9 << 10)
+    with closing(GroupSteps(log, me, MasterSettings())) as steps:
+        for job in [JobId(f"job-{number}") for number in range(300)]:
+            registered = ResultRegistered(RESULT, 2, 3, schema, "")
+            state_facts_of(log, job, OPENING[0], registered)
+        drive_group(log, GroupStorage(), steps)
+        sizes.clear()
+        clock.at_ms += MasterSettings().snapshot_ms
+        steps.look()
+        drive_group(log, GroupStorage(), steps)
+    assert sum(sizes) > 300 * len(schema)
+    assert max(sizes) < SLOW_BYTES
 
 
 @pytest.mark.parametrize("committed", range(5))
