@@ -26,7 +26,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from ..clock import PACE, Deadline
+from ..clock import PACE, Deadline, ProgressDeadline
 from ..errors import Conflict, Corrupt, Fenced, HeadgateError, Lost, Unavailable
 from ..events.types import Event, Recorded
 from ..ids import JobId
@@ -43,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 # after which a broker looks for such steps.
 _STEP_MS_MAX = 4_000
 _ANSWER_S_MAX = 3.0  # the time of three heartbeats
-_STATE_S_MAX = 60.0
+_STATE_S_MAX = 60.0  # without progress
 _GRANTS = 4  # partitions whose state is read at once
 _MISPLACED_MAX = 1_000  # jobs that are named
 
@@ -72,6 +72,7 @@ class KafkaMembership(KafkaTransactions):
         self._failure: HeadgateError | None = None
         self._later: dict[int, Deadline] = {}  # partitions that are to be taken up, and when
         self._granting: dict[int, Future[Grant]] = {}
+        self._delayed: set[int] = set()  # partitions that a warning has named
         self._taken = False
         self._misplaced: set[JobId] = set()  # with an event in a wrong partition
         self._name = ""
@@ -183,10 +184,13 @@ class KafkaMembership(KafkaTransactions):
             try:
                 grant = self._granting.pop(number).result()
             except Unavailable as exc:
-                _LOG.warning("%s will take up partition %d later: %s", self._what, number, exc)
+                if number not in self._delayed:
+                    self._delayed.add(number)
+                    _LOG.warning("%s will take up partition %d later: %s", self._what, number, exc)
                 self._later[number] = Deadline.after(PACE.retry_s)
                 continue
             del self._later[number]
+            self._delayed.discard(number)
             holding = self._held[number] = _Held(self._holder.granted(grant))
             place = TopicPartition(self._clients.settings.events_topic, number, holding.position)
             self._consumer.incremental_unassign([place])
@@ -195,7 +199,7 @@ class KafkaMembership(KafkaTransactions):
 
     def _grant(self, number: int) -> Grant:
         self._check_settled(number)
-        clients, deadline = self._clients, Deadline.after(_STATE_S_MAX)
+        clients, deadline = self._clients, ProgressDeadline(_STATE_S_MAX)
         events = Place(clients.settings.events_topic, number)
         state = Place(clients.settings.state_topic, number)
         first = clients.first_offset(events)  # before the state, which is then of no older log
@@ -229,6 +233,7 @@ class KafkaMembership(KafkaTransactions):
         for place in places:
             self._later.pop(place.partition, None)
             self._granting.pop(place.partition, None)
+            self._delayed.discard(place.partition)
         for number in {place.partition for place in places} & self._held.keys():
             self._let_go(number)
         consumer.incremental_unassign(places)
