@@ -33,8 +33,7 @@ from .entered import detached, entered
 
 PARSED = "to_timestamp(concat('2020-1-', id % 5 + 1, ' x'), 'yyyy-MM-dd')"
 # Expressions of a whole number `id`. What they give depends on settings of Spark.
-EXPRESSIONS = (
-    PARSED,
+ANSWERED = (
     "to_date(concat('1500-', id % 12 + 1, '-7'), 'yyyy-M-d')",
     "unix_timestamp(concat('2020-', id % 12 + 1), 'yyyy-M')",
     "date_format(timestamp_seconds(id * 7919), 'MMMM yyyy h')",
@@ -42,10 +41,34 @@ EXPRESSIONS = (
     "cast(array(id, null) as string)",
     "cast(named_struct('u', id, 'v', null) as string)",
     "cast(map(id, null) as string)",
-    "map_from_arrays(array(1, 1), array(id, 9L))[1]",
     "size(if(id % 2 = 0, null, array(id)))",
     "decimal(id) / 3.000000000000000001",
     "cast(id as decimal(38, 18)) * cast(7.123 as decimal(38, 18))",
+    "split('a,b', '')[id % 2]",
+    "substring('abc', int(id) - 3, 2)",
+    "interval '1' day * id",
+    "cast(interval '26' hour as string)",
+    "float('1e-5') * id",
+    "from_json(concat('{\"a\": ', id, ', \"b\": \"\"}'), 'a int, b int')",
+    "from_csv(concat(id, ',,x'), 'a int, b string, c int')",
+    "to_json(named_struct('a', id, 'b', null))",
+    "date'1582-10-04' + int(id)",
+    "months_between(timestamp'2020-02-29 00:00:00', timestamp_seconds(id * 86400))",
+    "cast('2020-01-01 00:00:00' as timestamp) + make_interval(0, 0, 0, int(id))",
+    "string(cast(id as double) / 3)",
+    "round(id + 0.5, 0)",
+    "concat(binary(string(id)), binary('x'))",
+    "array_contains(array(1.0, null), id)",
+    "exists(array(null, id), x -> x > 3)",
+    "bround(cast(id as decimal(5, 2)) / 7, 3)",
+    "cast(id as char(2))",
+    "to_number(string(id), '99')",
+    "conv('9223372036854775807', 10, -16)",
+)
+# Spark refuses these, unless a setting lets them pass.
+REFUSED = (
+    PARSED,
+    "map_from_arrays(array(1, 1), array(id, 9L))[1]",
     "tinyint(id * 40)",
     "cast(concat(' ', id, 'x') as int)",
     "id div (id % 3)",
@@ -53,31 +76,11 @@ EXPRESSIONS = (
     "element_at(array(id), 2)",
     "array(id)[3]",
     "format_string('%0$s', id)",
-    "split('a,b', '')[id % 2]",
-    "substring('abc', int(id) - 3, 2)",
     "hash(map(id, 1))",
-    "interval '1' day * id",
-    "cast(interval '26' hour as string)",
-    "float('1e-5') * id",
-    "from_json(concat('{\"a\": ', id, ', \"b\": \"\"}'), 'a int, b int')",
-    "from_csv(concat(id, ',,x'), 'a int, b string, c int')",
-    "to_json(named_struct('a', id, 'b', null))",
     "cast(cast(id as binary) as string)",
-    "date'1582-10-04' + int(id)",
-    "months_between(timestamp'2020-02-29 00:00:00', timestamp_seconds(id * 86400))",
-    "cast('2020-01-01 00:00:00' as timestamp) + make_interval(0, 0, 0, int(id))",
-    "string(cast(id as double) / 3)",
-    "round(id + 0.5, 0)",
-    "concat(binary(string(id)), binary('x'))",
     "elt(int(id) + 1, 'a', 'b')",
     "if(id in ('1', 'x'), 1, 2)",
     "parse_url(concat('h ttp://', id), 'HOST')",
-    "array_contains(array(1.0, null), id)",
-    "exists(array(null, id), x -> x > 3)",
-    "bround(cast(id as decimal(5, 2)) / 7, 3)",
-    "cast(id as char(2))",
-    "to_number(string(id), '99')",
-    "conv('9223372036854775807', 10, -16)",
 )
 # Values of keys that are no switches.
 VALUES: Mapping[str, str] = {
@@ -198,17 +201,21 @@ def switches(spark: SparkSession) -> dict[str, str]:
     }
 
 
-def answers(spark: SparkSession) -> list[str]:
-    """Return Spark's answer or error for each expression."""
+def answers(spark: SparkSession) -> dict[str, tuple[str, bool]]:
+    """Return for each expression Spark's answer or error, and whether it is an answer."""
+    columns = ", ".join(f"string({each})" for each in ANSWERED)
     try:
-        columns = ", ".join(f"string({each})" for each in EXPRESSIONS)
         rows = spark.sql(f"select {columns} from numbers").collect()
-        return [str(column) for column in zip(*rows, strict=True)]
+        answered = {
+            e: (str(of), True) for e, of in zip(ANSWERED, zip(*rows, strict=True), strict=True)
+        }
     except (PySparkException, Py4JJavaError):
-        return [
-            told(lambda e=each: _rows(spark.sql(f"select string({e}) from numbers")))[0]  # type: ignore[misc]
-            for each in EXPRESSIONS
-        ]
+        answered = {e: alone(spark, e) for e in ANSWERED}
+    return answered | {each: alone(spark, each) for each in REFUSED}
+
+
+def alone(spark: SparkSession, expression: str) -> tuple[str, bool]:
+    return told(lambda: _rows(spark.sql(f"select string({expression}) from numbers")))
 
 
 def told(act: Callable[[], list[str]]) -> tuple[str, bool]:
@@ -262,10 +269,10 @@ def compare(spark: SparkSession, hg: Headgate, run: Run, folder: Path) -> str:
     """Return how the rows of a run differ from Spark's, empty if they do not. What Spark cannot
     compute under the settings is asked for alone: its error has to be the same."""
     with setting(spark, run.conf):
-        answered, failing = list[str](), list[str]()
-        for each in EXPRESSIONS:
-            is_answered = spark_alone(spark, hg, f"select string({each}) from numbers")
-            (answered if is_answered else failing).append(each)
+        with detached(hg, spark):
+            known = answers(spark)
+        answered = [each for each, (_, is_answer) in known.items() if is_answer]
+        failing = [each for each in known if each not in answered]
         some = failing[:: max(1, len(failing) // _ERRORS)]
         for chosen in (answered, *([each] for each in some)):
             columns = ", ".join(f"string({each}) c{at}" for at, each in enumerate(chosen))
@@ -281,11 +288,6 @@ def compare(spark: SparkSession, hg: Headgate, run: Run, folder: Path) -> str:
             if is_answer and before == hg._queries.in_use._last:
                 return f"{chosen}: nothing ran here"
     return ""
-
-
-def spark_alone(spark: SparkSession, hg: Headgate, text: str) -> bool:
-    with detached(hg, spark):
-        return told(lambda: _rows(spark.sql(text)))[1]
 
 
 def prepare(spark: SparkSession, folder: Path) -> None:
