@@ -102,6 +102,14 @@ def close_all() -> None:
         _close(name)
 
 
+def uninstall() -> None:
+    """Close what was attached here. Later sessions are left alone, unless their configuration has
+    `spark.headgate.enabled=true`."""
+    _installed.discard(True)
+    _installed.add(False)  # their methods stay replaced: the next `install` needs no others
+    close_all()
+
+
 def close_at_exit() -> None:
     """Close every headgate when the queries that other threads still run have ended.
 

@@ -94,9 +94,11 @@ def load_ipython_extension(shell: object) -> None:
 
 
 def unload_ipython_extension(shell: object) -> None:
-    from .infra.start.session_hook import close_all
+    """Close the headgates of a notebook, and leave its later sessions to Spark: `%unload_ext
+    headgate`."""
+    from .infra.start.session_hook import uninstall
 
-    close_all()
+    uninstall()
 
 
 def __getattr__(name: str) -> Any:

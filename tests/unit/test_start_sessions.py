@@ -106,6 +106,23 @@ def test_a_session_over_one_of_the_jvm(made: type[SparkSession]) -> None:
     assert [spark for spark, _ in hook._attached.values()] == [first]
 
 
+def test_an_extension_that_is_unloaded_attaches_nothing(
+    made: type[SparkSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`%unload_ext headgate` closes what is attached, and leaves the next session alone, until the
+    extension is loaded again."""
+    monkeypatch.setattr(commands, "name_python", lambda environment: None)
+    spark: Any = made(context())
+    assert ["j"] == jobs()
+    headgate.unload_ipython_extension(None)
+    assert [] == jobs()
+    spark.newSession()
+    assert [] == jobs()
+    headgate.load_ipython_extension(None)
+    spark.newSession()
+    assert ["j-session-2"] == jobs()
+
+
 def test_a_second_session_is_a_guest(made: type[SparkSession]) -> None:
     """It has the job of the first one, as long as the first one has its headgate and the same
     settings, and as long as somebody keeps it."""
