@@ -104,7 +104,6 @@ class GroupSteps:
                 partition.ended[name] = ended
             else:
                 partition.ignored[name] = ended.position
-        partition.forget()
         _LOG.info(
             "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",
             self._me.slot,
@@ -285,6 +284,7 @@ class GroupSteps:
             partition.touched.clear()
             return
         partition.recovered = True
+        partition.forget()  # not before: an event of such a job may have come meanwhile
         partition.touched = dict(partition.jobs)
         _LOG.info("slot %s decides for partition %d now", self._me.slot, number)
 
