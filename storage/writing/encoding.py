@@ -33,6 +33,14 @@ from ..format.segment import (
 BATCH_BYTES = 4 << 20
 _FRAMING_BYTES = 1 << 20
 _MANY_COLUMNS = 128
+_REFUSED = (  # a dictionary is not in each slice, and the others cannot be sorted or bounded
+    pa.types.is_dictionary,
+    pa.types.is_run_end_encoded,
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
 _LISTS = (pa.ListType, pa.LargeListType, pa.MapType)
 
 
@@ -50,6 +58,17 @@ class Segment:
     body: memoryview
     index: SegmentIndex
     form: int = ARROW
+
+
+def check_kinds(schema: pa.Schema) -> None:
+    """Check that rows of these columns can be sorted, and each slice of them read by itself.
+
+    Raises:
+        Invalid: a column has, or holds, another encoding of its type.
+    """
+    for kind in kinds(schema):
+        if any(is_refused(kind) for is_refused in _REFUSED):
+            raise Invalid(f"values of {kind} cannot be stored: cast them to their plain type")
 
 
 def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int) -> Run:

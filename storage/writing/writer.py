@@ -22,7 +22,7 @@ from ...control.events.types import AttemptFailed, AttemptStarted, Produced, Seg
 from ..contract import SEGMENT_BYTES_MAX, ResultPartitionDeployment
 from ..format.segment import ARROW, Longs, checksum, inline_bytes, signed
 from ..runtime import JobClients
-from .encoding import BATCH_BYTES, Run, Segment, encode, form_of, in_order, sort
+from .encoding import BATCH_BYTES, Run, Segment, check_kinds, encode, form_of, in_order, sort
 from .fingerprint import Fingerprint
 from .spill import Spill
 
@@ -37,6 +37,7 @@ class SegmentWriter:
     def __init__(
         self, deployment: ResultPartitionDeployment, clients: JobClients, host: str
     ) -> None:
+        check_kinds(deployment.schema)
         self._deployment = deployment
         self._clients = clients
         self._announcer = clients.announcer(f"task {deployment.attempt}")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.control.clock import Deadline
-from headgate.control.errors import OutcomeUnknown
+from headgate.control.errors import Invalid, OutcomeUnknown
 from headgate.control.events.types import AttemptStarted, Event
 from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.contract import ResultPartitionDeployment
@@ -93,3 +93,27 @@ def test_bytes_are_stated_as_they_were_before_compression(
     produced = writer.finish()
     environment.close()
     assert 3 * 8 * ROWS == produced.plain_bytes > 4 * produced.size_bytes
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.list_(pa.dictionary(pa.int8(), pa.string())),
+        pa.run_end_encoded(pa.int32(), pa.int64()),
+        pa.struct([("inner", pa.string_view())]),
+        pa.map_(pa.string(), pa.binary_view()),
+        pa.list_view(pa.int64()),
+        pa.large_list_view(pa.int64()),
+    ],
+    ids=str,
+)
+def test_what_nobody_could_read_is_refused(kind: pa.DataType) -> None:
+    """Columns of which a slice cannot be read by itself are refused before an attempt begins."""
+    log = MemoryEventLog()
+    environment = ObjectStoreEnvironment(JOB, log, MemoryBlobStore({}), "root", Limits())
+    schema = pa.schema([("plain", pa.int64()), ("other", kind)])
+    deployment = ResultPartitionDeployment(attempt_of(0), 1, schema, "none")
+    with pytest.raises(Invalid, match="cast them to their plain type"):
+        environment.create_result_partition_writer(deployment)
+    environment.close()
