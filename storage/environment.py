@@ -59,7 +59,7 @@ class ObjectStoreEnvironment:
         shared = None
         if runtime.folders and limits.shared_bytes:
             shared = SharedRanges(store, runtime.folders, limits.shared_bytes)
-        self._range_cache = RangeCache(store, limits.cache_bytes, fetchers, shared, runtime.clock)
+        self._range_cache = RangeCache(store, limits.cache_bytes, fetchers, shared, runtime)
         self._view = JobView(log, job)
         self._channels: WeakSet[Channels] = WeakSet()
         self._lock = Lock()

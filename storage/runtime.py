@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..control.clock import SYSTEM_CLOCK, Clock, Deadline
 from ..control.log import EventLog
@@ -33,6 +33,8 @@ class Runtime:
     clock: Clock = SYSTEM_CLOCK
     pool: Pool = threads
     """Makes an executor that runs so many calls at the same time, under a name."""
+    future: Callable[[], Future[Any]] = Future
+    """Makes a future that a thread of this process may wait for."""
     folders: tuple[Path, ...] = ()
     """Folders that this process shares with others of its host, and that go with them."""
 

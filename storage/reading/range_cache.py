@@ -12,8 +12,8 @@ from functools import partial
 from threading import Lock
 from typing import TypeAlias
 
-from ...control.clock import SYSTEM_CLOCK, Clock
 from ...control.errors import Closed
+from ..runtime import Runtime
 from ..stores.port import BlobStore, ByteRange
 from .range_requests import RangeRequests
 from .shared_ranges import SharedRanges
@@ -21,6 +21,7 @@ from .shared_ranges import SharedRanges
 _Key: TypeAlias = tuple[str, int, int]
 ENTRY_BYTES = 512  # what a range takes besides its bytes
 _COPIED_BYTES_MAX = 64 << 10
+_RUNTIME = Runtime()
 
 
 class RangeCache:
@@ -30,12 +31,12 @@ class RangeCache:
         bytes_max: int,
         fetchers: Executor,
         shared: SharedRanges | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        runtime: Runtime = _RUNTIME,
     ) -> None:
         self._store = store
         self._shared = shared
         self._bytes_max = bytes_max
-        self._pending = RangeRequests(fetchers, clock)
+        self._pending = RangeRequests(fetchers, runtime.clock, runtime.future)
         self._lock = Lock()
         self._held: OrderedDict[_Key, Future[memoryview] | bytes | memoryview] = OrderedDict()
         self._held_bytes = 0

@@ -36,11 +36,15 @@ class _Request:
 
 
 class RangeRequests:
-    def __init__(self, fetchers: Executor, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        fetchers: Executor,
+        clock: Clock = SYSTEM_CLOCK,
+        future: Callable[[], Future[memoryview]] = Future,
+    ) -> None:
         self._fetchers = fetchers
         self._clock = clock
-        # an executor without threads of its own makes the futures that its callers wait for
-        self._future: Callable[[], Future[memoryview]] = getattr(fetchers, "future", Future)
+        self._future = future
         self._lock = Lock()
         self._new: deque[_Request] = deque()
         self._busy: list[_Request] = []

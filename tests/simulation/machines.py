@@ -26,7 +26,7 @@ from .broker import Broker, SimLog
 from .bucket import Bucket
 from .faults import Chaos
 from .oracle import JOB, ROOT, Oracle, Row
-from .scheduler import Process, Scheduler, SimClock, SimExecutor, Versions
+from .scheduler import Process, Scheduler, SimClock, SimExecutor, SimFuture, Versions
 
 SCHEMA = pa.schema([("partition", pa.int32()), ("number", pa.int32()), ("task", pa.int32())])
 WAIT_S = 30.0
@@ -105,7 +105,12 @@ class Executor:
                 client if root is None else RootedStore(client, root),
                 ROOT,
                 self.limits,
-                Runtime(WAIT_S, clock, lambda _, name: SimExecutor(scheduler, process, name)),
+                Runtime(
+                    WAIT_S,
+                    clock,
+                    lambda _, name: SimExecutor(scheduler, process, name),
+                    lambda: SimFuture(scheduler),
+                ),
             )
         self.environment = self._environments[root]
 

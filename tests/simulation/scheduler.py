@@ -307,10 +307,6 @@ class SimExecutor(Executor):
         self._running: list[SimFuture[Any]] = []
         self._count = 0
 
-    def future(self) -> SimFuture[Any]:
-        """Return a future that waits as those of this executor."""
-        return SimFuture(self._scheduler)
-
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> SimFuture[T]:
         future: SimFuture[T] = SimFuture(self._scheduler)
         self._count += 1
