@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, tzinfo
 from importlib.util import find_spec
@@ -146,6 +147,8 @@ def targeted(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [*command_parameters, *shared.values()]
     keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
+    # Typer breaks later paragraphs of a help where their source has line breaks.
+    run.__doc__ = re.sub(r"(?<=\S)\n *(?=\S)", " ", command.__doc__ or "")
     return run
 
 

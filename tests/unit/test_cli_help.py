@@ -36,6 +36,13 @@ def test_help_ends_with_an_example_that_can_be_typed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_paragraphs_of_a_help_are_as_wide_as_the_terminal(name: str) -> None:
+    """No paragraph behind the first one has the line breaks of its source."""
+    _, *more = (EVERY[name].help or "").split("\n\n")
+    assert [] == [paragraph for paragraph in more if "\n" in paragraph.strip()]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_readme_names_every_command(name: str) -> None:
     """README's table has a line for each command; those of the stack share one."""
     word = "stack up" if name.startswith("stack") else name
