@@ -233,9 +233,15 @@ def follow_all(log: EventLog, job: JobId, deadline: Deadline) -> Follower:
     return log.follow(job, snapshot.first)
 
 
-def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
-    """Delete the last snapshot of a job that has ended. Return False if the log has an event of the
-    job again. A driver that attaches reads the log after it has fenced this process.
+def forget(
+    log: EventLog,
+    job: JobId,
+    deadline: Deadline,
+    clear: Callable[[JobState], None] = lambda closed: None,
+) -> bool:
+    """Clear what is left of a job that has ended, then delete its last snapshot. Return False if
+    the job has begun again. A driver that attaches reads the log after it has fenced this process;
+    until then it gets the next epoch, so that nothing of it is cleared.
 
     Raises:
         Fenced: a driver has attached meanwhile.
@@ -244,9 +250,13 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
     """
     with closing(log.open_decisions(job)) as decisions:
         start = take_up(log, job, deadline, is_master=True)
-        end = log.written(job)
+        end, snapshot = log.written(job), start.snapshot
         if _has_spoken(start.follower, end, deadline):
             return False
+        if snapshot is not None and snapshot.state.epoch > 0:
+            if not is_over(snapshot.state):
+                return False
+            clear(snapshot.state)
         records.keep_all(decisions, records.end(start.standing), end)
     return True
 

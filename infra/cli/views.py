@@ -368,7 +368,9 @@ def swept_row(swept: Swept | FailedSweep) -> Text:
     if swept.came_back:
         return Text(f"job {swept.job}: not swept: its driver, or another one, is back", "yellow")
     if swept.forgotten:
-        return Text(f"job {swept.job}: the log has no more events of it; its snapshot was removed")
+        more = f", and {_count(swept.objects, 'object')}" if swept.objects else ""
+        gone = f"its snapshot was removed{more}"
+        return Text(f"job {swept.job}: the log has no more events of it; {gone}")
     why = f"driver silent for {swept.silent_ms // 1000:,} s" if swept.silent_ms else "ended before"
     kept = f", {_count(swept.kept, 'result')} outlive it" if swept.kept else ""
     return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")

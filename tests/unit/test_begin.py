@@ -186,7 +186,7 @@ def test_a_head_that_goes_while_it_is_read_only_delays() -> None:
     once = LogFault("forget", 1, Unavailable("not raised"))
     begin(Forgetful(crowded(), once), JOB, Deadline.after(2.0))
     log = MemoryEventLog(1)
-    live(log, LIFE, 100)
+    live(log, (*LIFE, JobUnregistered("closed")), 100)
     state_facts(log, *LIFE[-2:], by="later")
     with pytest.raises(Unavailable, match="deleted events"):
         forget(Forgetful(log, once), JOB, Deadline.after(1.0))

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION, MasterSettings
-from headgate.control.errors import Fenced, Unavailable
+from headgate.control.errors import Fenced, HeadgateError, Invalid, Unavailable
 from headgate.control.events.types import (
     Deleted,
     Event,
@@ -40,6 +40,8 @@ from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import by_partition, read_snapshots
 from headgate.infra import sweep as sweeping
 from headgate.infra.sweep import FailedSweep, Swept, sweep, sweep_all
+from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from ..doubles.jobs import (
     JOB,
@@ -86,6 +88,19 @@ class SweptStorage(OrderedStorage):
     def sweep(self, closed: JobState) -> int:
         self.swept.append(closed.job)
         return 1
+
+
+class FailingSweep(ObjectDeleter):
+    """Deletes objects; its next sweeps raise these errors."""
+
+    def __init__(self, store: MemoryBlobStore, root: str, errors: list[HeadgateError]) -> None:
+        super().__init__(store, root)
+        self._errors = errors
+
+    def sweep(self, closed: JobState) -> int:
+        if self._errors:
+            raise self._errors.pop()
+        return super().sweep(closed)
 
 
 @dataclass
@@ -180,6 +195,62 @@ def test_a_job_is_forgotten_when_its_log_is_gone(world: World) -> None:
     assert sweep(world.log, world.storage, candidate, SETTINGS).forgotten
     assert {} == world.log.read_state(JOB, Deadline.after(1.0))
     assert [] == world.neglected()
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), Invalid("403")])
+def test_what_a_failed_sweep_has_left_is_deleted_before_the_job_is_forgotten(
+    world: World, error: HeadgateError
+) -> None:
+    """The sweep of a job's prefix fails after all that the log knew is deleted. A later sweep, when
+    the log has lost the job's events, deletes what is left. So the marker of the job's driver does
+    not keep the next job from its name."""
+    store = MemoryBlobStore()
+    names = [f"root/{JOB}/_driver/1-0", f"root/{JOB}/00/r9/0/1-5/0"]
+    for name in names:
+        store.put(name, b"left", "write")
+    world.live(*LIVED)
+    world.clock.at_ms += 2 * LEASE_MS
+    failing = FailingSweep(store, "root", [error])
+    (failed,) = sweep_all(world.log, failing, world.neglected(), "", "sweep")
+    assert isinstance(failed, FailedSweep)
+    world.log.expire(JOB, world.log.follow(JOB, None).end())
+    (swept,) = sweep_all(world.log, failing, world.neglected(), "", "sweep")
+    assert swept == Swept(JOB, objects=len(names), forgotten=True)
+    assert [] == list(store.list(""))
+
+
+def test_a_job_that_another_sweep_has_forgotten_may_have_begun_anew(world: World) -> None:
+    """Another sweep forgets a job before this one comes to it, and a driver takes the name, with
+    the first epoch: nothing of that driver is deleted, and it keeps its snapshot."""
+    world.live(*LIVED)
+    world.end()
+    world.log.expire(JOB, world.log.follow(JOB, None).end())
+    (candidate,) = world.neglected()
+    (forgotten,) = sweep_all(world.log, world.storage, [candidate], "", "sweep")
+    assert isinstance(forgotten, Swept)
+    assert forgotten.forgotten
+    world.storage.swept.clear()
+    world.live(*LIVED, settings=replace(SETTINGS, snapshot_events=1))
+    standing = world.log.read_state(JOB, Deadline.after(1.0))
+    world.log.expire(JOB, world.log.follow(JOB, None).end())
+    assert sweep(world.log, world.storage, candidate, SETTINGS).came_back
+    assert [] == world.storage.swept
+    assert standing == world.log.read_state(JOB, Deadline.after(1.0))
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), Invalid("the root is empty")])
+def test_a_job_without_objects_is_forgotten_in_an_empty_root(
+    world: World, error: HeadgateError
+) -> None:
+    """An empty root refuses a sweep, and keeps no job from being forgotten; a store that does not
+    answer does."""
+    world.live(*LIVED)
+    world.end()
+    world.log.expire(JOB, world.log.follow(JOB, None).end())
+    failing = FailingSweep(MemoryBlobStore(), "root", [error])
+    (swept,) = sweep_all(world.log, failing, world.neglected(), "", "sweep")
+    assert isinstance(swept, Swept) == isinstance(error, Invalid)
+    assert len(world.neglected()) == isinstance(error, Unavailable)
 
 
 def test_a_promoted_result_outlives_its_driver(world: World) -> None:
