@@ -192,7 +192,7 @@ class ShuffleMaster(Protocol):
         """Keep a complete result beyond its job until `expires_ms`; 0 means for ever.
 
         Raises:
-            Invalid: the result is not complete, or was released.
+            Invalid: the result is not complete, or was released, or the time is past.
         """
 
     def stop_tracking_partitions(self, descriptor: ShuffleDescriptor, reason: str) -> None:

@@ -219,7 +219,8 @@ class Headgate:
         of the same `spark.headgate.job.id` reads and releases it.
 
         Raises:
-            Invalid: neither `repartition` nor `read` returned the DataFrame, or it was released.
+            Invalid: neither `repartition` nor `read` returned the DataFrame, or it was released, or
+                the time is past.
         """
         descriptor = self._written_of(df).descriptor
         self._exchanger.job_context.master.promote_partitions(descriptor, expires_ms)
@@ -229,7 +230,7 @@ class Headgate:
         """Leave the stored rows of a DataFrame to another owner, who has to delete them.
 
         Raises:
-            Invalid: as for `promote`.
+            Invalid: neither `repartition` nor `read` returned the DataFrame, or it was released.
         """
         descriptor = self._written_of(df).descriptor
         self._exchanger.job_context.master.stop_tracking_partitions(descriptor, reason)
@@ -243,7 +244,7 @@ class Headgate:
         derived from an unnamed one can no longer be read.
 
         Raises:
-            Invalid: as for `promote`.
+            Invalid: neither `repartition` nor `read` returned the DataFrame, or it was released.
         """
         self._queries.require_open()
         needed = self._queries.lifetimes.results | self._queries.in_use.results

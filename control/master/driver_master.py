@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from ..addresses import is_same_place
-from ..clock import Deadline
+from ..clock import SYSTEM_CLOCK, Deadline
 from ..contract import (
     JobShuffleContext,
     MasterSettings,
@@ -156,6 +156,11 @@ class DriverMaster:
         return self._task_bytes(task.inputs, task.outputs)
 
     def promote_partitions(self, descriptor: ShuffleDescriptor, expires_ms: int) -> None:
+        if expires_ms and expires_ms <= SYSTEM_CLOCK.now_ms():
+            raise Invalid(
+                f"result {descriptor.result} would be deleted at once: {expires_ms} ms since 1970 "
+                "is past. Name a time, not a length; 0 keeps the result for ever"
+            )
         self._check_size(descriptor)
         request = ev.PromoteRequested(descriptor.result, expires_ms, self._epoch(descriptor.job))
         if not self._answer(descriptor.job, request):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.control.clock import Deadline
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings, ShuffleDescriptor
 from headgate.control.errors import Invalid
 from headgate.control.events.types import (
@@ -263,7 +263,22 @@ def test_a_result_that_could_not_be_kept_is_not_promoted(monkeypatch: pytest.Mon
         with pytest.raises(Invalid, match=limit):
             master.stop_tracking_partitions(descriptor(OTHERS[1]), "handed over")
         assert not master.state(JOB).results[OTHERS[1]].kept
-        master.promote_partitions(descriptor(OTHERS[0]), 5)
+        master.promote_partitions(descriptor(OTHERS[0]), SYSTEM_CLOCK.now_ms() + 60_000)
+
+
+@pytest.mark.parametrize("expires_ms", [-1, 86_400_000])
+def test_a_result_is_not_promoted_until_a_time_that_is_past(expires_ms: int) -> None:
+    """A length where a time should be would delete the result at once: it is refused, and the
+    result stays as it was."""
+    log, job = MemoryEventLog(1), Job()
+    me = DriverIdentity("driver", "0", "memory://here/")
+    with closing(DriverMaster(log, OrderedStorage(log), SETTINGS, me)) as master:
+        master.register_job(job)
+        state_facts(log, *life(OTHERS[0], 1), by="task")
+        master.await_complete(descriptor(OTHERS[0]))
+        with pytest.raises(Invalid, match="Name a time, not a length"):
+            master.promote_partitions(descriptor(OTHERS[0]), expires_ms)
+        assert not master.state(JOB).results[OTHERS[0]].kept
 
 
 def descriptor(result: ResultId) -> ShuffleDescriptor:
