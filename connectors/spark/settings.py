@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
 from ...control.contract import PER_JOB, SESSION, MasterSettings
@@ -323,7 +324,15 @@ def read_settings(conf: Mapping[str, str]) -> Settings:
 
 
 def texts_of(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return Headgate's keys in a Spark configuration, without their prefix."""
+    """Return Headgate's keys in a Spark configuration, without their prefix.
+
+    Raises:
+        Invalid: a key has a prefix that is almost ours.
+    """
+    for key in conf:
+        first = key.removeprefix("spark.").partition(".")[0]
+        if not key.startswith(PREFIX) and get_close_matches(first, ["headgate"], cutoff=0.8):
+            raise Invalid(f"there is no {key}: all keys of Headgate begin with {PREFIX}")
     return {k.removeprefix(PREFIX): v for k, v in conf.items() if k.startswith(PREFIX)}
 
 

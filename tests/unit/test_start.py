@@ -93,6 +93,8 @@ def test_a_command_that_cannot_run_says_why(
     ("pair", "error"),
     [
         ("spark.headgate.brokr=b:1", "the nearest key is spark.headgate.broker"),
+        ("spark.headgte.broker=b:1", "all keys of Headgate begin with spark.headgate"),
+        ("headgate.broker=b:1", "all keys of Headgate begin with spark.headgate"),
         ("spark.headgate.codec=zip", "one of lz4, zstd, none"),
         ("spark.headgate.s3.regoin=x", "the nearest key is s3.region"),
         ("spark.headgate.s3.secret_key=x", "a secret would stand in the clear"),
