@@ -69,9 +69,15 @@ class StorageFactory:
     def create_shuffle_environment(
         self, context: ShuffleEnvironmentContext
     ) -> ObjectStoreEnvironment:
-        log = self.open_log()
-        store, root = self.open_store(log)
-        return ObjectStoreEnvironment(context.job, log, store, root, self.limits, context.runtime)
+        with ExitStack() as opening:
+            log = opening.enter_context(closing(self.open_log()))
+            store, root = self.open_store(log)
+            opening.callback(store.close)
+            environment = ObjectStoreEnvironment(
+                context.job, log, store, root, self.limits, context.runtime
+            )
+            opening.pop_all()
+            return environment
 
 
 def local_files(folder: Path, limits: Limits) -> StorageFactory:

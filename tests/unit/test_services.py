@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.control.errors import Invalid
+from headgate.control.contract import MasterSettings, ShuffleMasterContext
+from headgate.control.errors import Closed, Invalid
+from headgate.control.ids import JobId
+from headgate.control.log import EventLog
 from headgate.control.memory.log import MemoryEventLog
-from headgate.storage.contract import ShuffleServiceFactory
+from headgate.storage.contract import ShuffleEnvironmentContext, ShuffleServiceFactory
 from headgate.storage.limits import Limits
 from headgate.storage.services import (
     LOCAL_FILES,
@@ -19,6 +22,7 @@ from headgate.storage.services import (
     local_files,
 )
 from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.port import BlobStore
 
 
 def services(made: list[str], tmp_path: Path, cluster: str = OBJECT_STORE) -> ServicesByName:
@@ -49,6 +53,32 @@ def test_the_nearest_name_wins(tmp_path: Path) -> None:
     assert chooser.choose(job=LOCAL_FILES, exchange=OBJECT_STORE) is cluster
     assert chooser.choose(exchange=LOCAL_FILES) is local
     assert made == [OBJECT_STORE, LOCAL_FILES]
+
+
+MASTER = ShuffleMasterContext(MasterSettings(), "one", "0")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda factory: factory.create_shuffle_master(MASTER),
+        lambda factory: factory.create_shuffle_environment(ShuffleEnvironmentContext(JobId("job"))),
+        lambda factory: factory.group_master(MASTER, "one").__enter__(),
+    ],
+)
+def test_a_store_that_does_not_open_leaves_no_log_open(
+    make: Callable[[StorageFactory], object],
+) -> None:
+    """A log that is opened before a store is closed if the store fails."""
+    log = MemoryEventLog()
+
+    def fail(_: EventLog) -> tuple[BlobStore, str]:
+        raise Invalid("no such bucket")
+
+    with pytest.raises(Invalid, match="no such bucket"):
+        make(StorageFactory(lambda: log, fail, Limits()))
+    with pytest.raises(Closed):
+        log.oldest(JobId("job"))
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
