@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
@@ -71,26 +71,33 @@ class DeletionRetrier:
     """Holds deletions that are to run again. Several jobs and threads may share it.
 
     An error that may pass has taken its time. A refusal, such as that of a token that has expired,
-    comes at once: after one, no deletion runs again for a while.
+    comes at once: after one, no deletion of the job runs again for a while.
     """
 
     def __init__(self, clock: Clock, pause_s: float) -> None:
         self._clock = clock
         self._pause_s = pause_s
-        self._waiting: deque[Deletion] = deque()
-        self._resumes = Deadline.after(0.0, clock)
+        self._lock = Lock()
+        self._waiting: dict[JobId, list[Deletion]] = {}
+        self._resumes: dict[JobId, Deadline] = {}
 
     def add(self, deletion: Deletion, refusal: Exception | None = None) -> None:
-        self._waiting.append(deletion)
-        if refusal is not None and self._resumes.passed:
-            self._resumes = Deadline.after(self._pause_s, self._clock)
+        job = deletion.job
+        with self._lock:
+            self._waiting.setdefault(job, []).append(deletion)
+            pauses = refusal is not None and job not in self._resumes
+            if pauses:
+                self._resumes[job] = Deadline.after(self._pause_s, self._clock)
+        if pauses:
             unforeseen = None if isinstance(refusal, HeadgateError) else refusal
             _LOG.warning("%s yet: %s", deletion, refusal, exc_info=unforeseen)
 
-    def take(self) -> Iterator[Deletion]:
-        """Yield the deletions that may run again now."""
-        for _ in range(len(self._waiting) if self._resumes.passed else 0):
-            yield self._waiting.popleft()
+    def take(self) -> list[Deletion]:
+        """Return the deletions that may run again now."""
+        with self._lock:
+            self._resumes = {job: at for job, at in self._resumes.items() if not at.passed}
+            ready = self._waiting.keys() - self._resumes.keys()
+            return [deletion for job in sorted(ready) for deletion in self._waiting.pop(job)]
 
 
 @dataclass(slots=True)

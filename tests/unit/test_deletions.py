@@ -14,10 +14,14 @@ from headgate.control.events.types import (
     AttemptStarted,
     Consumable,
     ReleaseRequested,
+    ResultRegistered,
 )
-from headgate.control.ids import ResultId
+from headgate.control.ids import JobId, ResultId
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.deletions import Deletion, DeletionRetrier, Orders
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.state import ResultState
 from headgate.testing.faulty_log import LogFault
 
 from ..doubles.jobs import (
@@ -38,6 +42,7 @@ from ..doubles.jobs import (
     state_facts,
 )
 from ..doubles.logs import FaultyLog
+from ..doubles.steps import StoppedClock
 from ..doubles.storages import BusyStorage, SlowStorage, stored
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
@@ -126,6 +131,27 @@ def test_a_refusal_may_pass(error: Exception, caplog: pytest.LogCaptureFixture) 
         assert SYSTEM_CLOCK.monotonic_s() - began_s > 0.3  # it waits between the tries
     audited(log)
     assert 3 == sum("could not delete objects" in line for line in caplog.messages)
+
+
+def test_a_refusal_holds_back_one_job(caplog: pytest.LogCaptureFixture) -> None:
+    """A store that refuses the deletions of one job delays those of no other job, and each job
+    that is refused is named."""
+    clock, log = StoppedClock(), MemoryEventLog()
+    failed, result = DeletionRetrier(clock, 5.0), ResultState(cast(ResultRegistered, OPENING[1]))
+    first, second, third = (
+        Deletion(announcer, result, (), Orders(announcer, failed))
+        for announcer in (Announcer(JobId(name), "master") for name in ("one", "two", "three"))
+    )
+    expired = BusyStorage(log, failures=2, error=Invalid("403: the token has expired"))
+    first.run(expired, log, Deadline.after(1.0))
+    second.run(BusyStorage(log, failures=1), log, Deadline.after(1.0))
+    third.run(expired, log, Deadline.after(1.0))
+    assert [second] == failed.take()
+    assert [] == failed.take()
+    named = [line.partition(" yet:")[0] for line in caplog.messages]
+    assert [f"could not delete objects of r1 of job {name}" for name in ("one", "three")] == named
+    clock.at_ms += 5_001
+    assert [first, third] == sorted(failed.take(), key=lambda deletion: deletion.job)
 
 
 def test_close_after_a_refusal() -> None:
