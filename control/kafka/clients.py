@@ -220,7 +220,8 @@ class KafkaClients:
             self._reach(Deadline.after(min(deadline.left_s, self.settings.request_timeout_s)))
 
     def _reach(self, deadline: Deadline) -> None:
-        self._errors.clear()
+        if self._has_met:  # else the client tells ever more rarely why it cannot connect
+            self._errors.clear()
         while True:
             try:
                 self._ping(deadline)

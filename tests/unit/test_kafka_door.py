@@ -268,6 +268,17 @@ def test_whatever_is_asked_first_says_why_nobody_answers(answer: bytes | None, c
             assert cause in str(caught.value)
 
 
+def test_who_asks_again_is_told_the_same() -> None:
+    """The client waits longer before each next connection. Whoever asks meanwhile, as a master
+    does, hears why the last one failed."""
+    rarely = {"reconnect.backoff.ms": "60000", "reconnect.backoff.max.ms": "60000"}
+    settings = KafkaSettings(NOWHERE, request_timeout_s=0.4, options=rarely)
+    with closing(KafkaEventLog(settings)) as log:
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="nothing listens there; is the broker running"):
+                log.identity(Deadline.after(0.4))
+
+
 @contextmanager
 def answering(answer: bytes) -> Iterator[str]:
     """Serve one answer to each connection, and then close it; yield the address."""
