@@ -58,7 +58,7 @@ def _missing(production: Production) -> set[int]:
     accepted, winners = production.accepted, production.winners
     if len(accepted) == len(winners):  # only accepted partitions win
         return set()
-    return {index for index in accepted if index not in winners}
+    return winners.missing(accepted)
 
 
 def _readers(state: JobState) -> Mapping[ResultId, list[ResultId]]:
@@ -87,9 +87,9 @@ def _region(
                 yield other
 
 
-def _forget(result: ResultState, partitions: Collection[int], reason: str) -> Iterator[Decision]:
+def _forget(result: ResultState, partitions: set[int], reason: str) -> Iterator[Decision]:
     winners = result.production.winners
-    gone = tuple(winners[index] for index in sorted(partitions) if index in winners)
+    gone = tuple(winners[index] for index in sorted(partitions - winners.missing(partitions)))
     for attempts in in_parts(gone):
         yield TrackingStopped(result.registered.result, attempts, reason)
     for attempt in gone:
@@ -113,6 +113,6 @@ def _order(state: JobState, again: Mapping[ResultId, set[int]], reason: str) -> 
             if state.unreleased(source) is None:
                 yield JobFailed(f"{name} cannot be made again: its input {source} is released")
                 return
-        new = partitions - result.reproduction.reproducing
+        new = result.reproduction.reproducing.missing(partitions)
         if new:
             yield Reproduce(name, tuple(sorted(new)), reason)
