@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import wait
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +20,7 @@ from headgate.connectors.spark.queries.runner import FinishedQuery
 from headgate.control.clock import SYSTEM_CLOCK
 
 from .conftest import setting
-from .entered import broadcasts, detached, entered, wait_until
+from .entered import broadcasts, detached, entered, left, wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -264,6 +265,22 @@ def test_a_broadcast_may_take_as_long_as_in_spark(
                 outcomes.append((type(exc), "broadcast in 1 sec" in str(exc)))
     assert outcomes[0] == outcomes[1]
     assert (adaptive == "false", adaptive == "true") == (outcomes[0][1], outcomes[0][0] == 1)
+
+
+@pytest.mark.timeout(100)
+def test_a_barrier_without_slots_fails_at_once(spark: SparkSession, hg: Headgate) -> None:
+    """A map stage with a barrier that needs more slots than there are fails with Spark's error, and
+    is not tried again for ten minutes."""
+    barred = spark.range(0, 300, 1, 3).mapInArrow(lambda batches: batches, "id long", barrier=True)
+
+    def failing() -> None:
+        with pytest.raises(Py4JJavaError, match="SPARK-24819"):
+            barred.groupBy("id").count().collect()
+
+    failing()
+    with entered(hg, spark):
+        assert {} == left(hg, failing)
+    assert all(result.released for result in hg.results())
 
 
 def test_a_repartition_below_an_rdd(spark: SparkSession, hg: Headgate) -> None:

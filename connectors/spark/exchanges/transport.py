@@ -69,6 +69,10 @@ class JvmTransport:
         """Run what the map stage needs: its subqueries and broadcasts."""
         _ = self._batches
 
+    def require_slots(self) -> None:
+        """Raise Spark's error if the map stage has a barrier and too few slots."""
+        self._door.tasks.require_slots(self._batches)
+
     def lineage(self) -> Lineage:
         return self._door.lineage(self._plan.origin, self._batches)
 

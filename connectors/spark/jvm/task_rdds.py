@@ -16,9 +16,11 @@ from ..tasks.frames import VolumeFrames, Volumes
 from ..tasks.shipping import Task
 from .bridge import Jvm
 from .compiled_classes import CompiledClasses
+from .scheduler import task_slots
 from .task_settings import require_carried
 
 _AWAIT = "scala.concurrent.Await"
+_ERRORS = "org.apache.spark.errors.SparkCoreErrors"
 _COMMAND_BYTES_MAX = 1 << 20  # PySpark sends a larger one as a broadcast
 _pickled: Callable[[object], bytes] = cloudpickle.dumps
 
@@ -81,6 +83,20 @@ class TaskRdds:
             written = self._compiled.written(made)
             written, count = calls.now(written, written.getNumPartitions())
         return JvmMapStage(written, count, self._jvm, self._context._gateway, bar)
+
+    def require_slots(self, rows: Any) -> None:
+        """Check that a stage with a barrier may begin, as Spark checks its own map stages. It tries
+        jobs such as ours again for ten minutes.
+
+        Raises:
+            Py4JJavaError: the stage has more tasks than there are slots.
+        """
+        if rows.isBarrier():
+            count, (slots, _) = int(rows.getNumPartitions()), task_slots(self._context)
+            if count > slots:
+                errors = self._jvm.only(_ERRORS)
+                error = errors.numPartitionsGreaterThanMaxNumConcurrentTasksError(count, slots)
+                self._jvm.static("scala.util.Failure")(error).get()
 
     def without_input(self, count: int, task: Task) -> Any:
         """Return an RDD of rows that each have a message, with the volume that was read for it.

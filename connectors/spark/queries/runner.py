@@ -344,6 +344,8 @@ class QueryRunner:
                 transport = self._transport(shuffle, scans, in_order=True)
             self.page.stage(result, label, transport.shown)
             transport.begin()
+            if self._plans.adapting.plans_again:  # without, Spark waits for slots
+                transport.require_slots()
             context.addJobTag(mark.tag)
             if mark.is_needless:
                 raise CancelledError
