@@ -180,10 +180,9 @@ class S3BlobStore:
 
     def _delete(self, batch: Sequence[str]) -> None:
         with self._meter.sending("deletes"):
-            answer = self._cold.ask(
-                "delete_objects",
-                Delete={"Objects": [{"Key": name} for name in batch], "Quiet": True},
-            )
+            # not quiet: a store might have nothing to say then, and that is no answer
+            objects = [{"Key": name} for name in batch]
+            answer = self._cold.ask("delete_objects", Delete={"Objects": objects})
             for failed in answer.get("Errors", ()):
                 if failed["Code"] == "NoSuchKey":
                     continue
