@@ -154,20 +154,18 @@ def _combining(
     size: ExchangeSize, first: Longs, tasks: Longs, limits: Limits
 ) -> tuple[Requests, Slices, int]:
     """Return the requests of the tasks that combine, the slices that they write, and the number
-    of its objects. Tasks that write files read one object after the other. Others read the same
+    of its objects. Tasks that write files read one partition after the other. Others read the same
     subpartitions of all objects, and store them before the next ones."""
     slices, indexes = size.slices, len(first) * size.unindexed
-    if limits.merges:
-        read_bytes = np.add.reduceat(slices.sizes, first) / max(1, size.objects)
-        gets = slices.requests(first) * np.maximum(1, np.ceil(read_bytes / limits.fetch_bytes))
-    else:
-        lengths, ends = np.diff(first, append=size.subpartitions), first[1:]
-        of_each = np.repeat(tasks, lengths)
-        read, stored = (
-            _cut(slices.sizes // of_each, np.full(len(of_each), bytes_max), ends)
-            for bytes_max in (limits.fetch_bytes, combined_bytes(limits))
-        )
-        gets, first, tasks = slices.requests(read), stored, of_each[stored]
+    of_each, ends = np.repeat(tasks, np.diff(first, append=size.subpartitions)), first[1:]
+    apart = np.full_like(of_each, size.partitions) if limits.merges else of_each
+    read, stored = (
+        _cut(slices.sizes // counts, np.full(len(counts), bytes_max), ends)
+        for counts, bytes_max in ((apart, limits.fetch_bytes), (of_each, combined_bytes(limits)))
+    )
+    gets = slices.requests(read)
+    if not limits.merges:
+        first, tasks = stored, of_each[stored]
     written = slices.combined(first, tasks)
     objects = round(float(written.requests(first).sum()))
     sent = Requests(puts(objects, size.stored_bytes), round(float(gets.sum())) + indexes)

@@ -14,7 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.connectors.spark.exchanges.combining import parts_over
+from headgate.connectors.spark.exchanges.combining import exchange_size, parts_over
+from headgate.connectors.spark.tasks.combine_task import share as share_of
+from headgate.connectors.spark.tasks.combine_task import share_reader
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
 from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format.manifest import Manifest, Source
@@ -35,6 +37,8 @@ from headgate.storage.reading.ways import (
     shares_of,
 )
 from headgate.storage.stores.costs import COSTS
+
+from ..doubles.segments import Part, exchange
 
 RESULT = ResultId("r")
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -259,6 +263,40 @@ def test_combined_rows_take_the_requests_that_were_predicted(
     assert abs(prediction.reading.gets - counted) <= 0.25 * counted + borders
     expected = puts(len(stored), int(stored.sum()))
     assert abs(prediction.combining.puts - expected) <= 0.25 * expected + way.bundles
+
+
+@pytest.mark.parametrize("fetch_bytes", [10_000, 60_000])
+@pytest.mark.parametrize("hot", [0.3, 0.99])
+@pytest.mark.parametrize("merges", [True, False])
+def test_partitions_of_many_bytes_are_combined_as_predicted(
+    merges: bool, hot: float, fetch_bytes: int
+) -> None:
+    """A task reads a partition in as many parts as it has to, whatever its objects have: what is
+    hot has some of its own."""
+    draw = np.random.default_rng(1)
+    made = list[Part]()
+    for _ in range(12):
+        rows = pa.record_batch([draw.integers(0, 1 << 60, 20_000)], schema=SCHEMA)
+        targets = np.where(draw.random(20_000) < hot, 7, draw.integers(0, 40, 20_000))
+        made.append(Part(rows, targets, tuple(range(0, 20_000, 5_000))))
+    way = Way(2, 2)
+    limits = Limits(segment_bytes=40_000, fetch_bytes=fetch_bytes, files=merges)
+    with exchange(SCHEMA, made, 40, "none", limits) as written:
+        sizes = written.manifest().sizes
+        first, tasks = shares_of(sizes, 12, way, limits)
+        parts = parts_over(first, tasks, np.full((len(first), 12), 1), 40)
+        before = written.store.requests.gets
+        for part in parts:
+            wanted, bytes_max = share_of(part, written.state), fetch_bytes if merges else None
+            reader = share_reader(
+                written.environment, written.descriptor, wanted, SCHEMA, 7, bytes_max
+            )
+            for group in reader.groups(1 << 20):
+                list(group)
+        counted = written.store.requests.gets - before
+        size = exchange_size(written.state, lambda sizes: Readers(np.arange(len(sizes))))
+        predicted = predict(size, way, limits, COSTS["own"]).combining.gets
+        assert abs(predicted - counted) <= 0.25 * counted
 
 
 @pytest.mark.parametrize("kind", ["even", "uneven", "hot 60", "zipf"])
