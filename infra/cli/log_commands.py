@@ -106,14 +106,15 @@ def events(
     if partition and not partition.rpartition("/")[2].isdecimal():
         raise Invalid(f"partition {partition!r}: write result/index or index, for example 1-0001/3")
     with closing(target.open_log()) as log, suppress(KeyboardInterrupt):
+        if partition and (rejected or not wait):
+            _check_named(read(log, job), partition)
         if rejected:
             for record in log.read_rejected(ProgressDeadline(READ_S_MAX)):
                 show(as_json, [views.rejected_row(record)], [fields.rejected_fields(record)])
             snapshots = known(log, job)
-            named = _naming(read(log, job, snapshots), partition)
-            records = refused(named, snapshots)
+            records = refused(read(log, job, snapshots), snapshots)
         else:
-            records = follow(log, job) if wait else _naming(read(log, job), partition)
+            records = follow(log, job) if wait else read(log, job)
         last = None
         for recorded in records:
             if partition and not views.concerns(recorded.event.body, partition):
@@ -125,22 +126,15 @@ def events(
             show(as_json, rows, map(fields.event_fields, [recorded]))
 
 
-def _naming(records: Iterator[Recorded], partition: str) -> Iterator[Recorded]:
-    """Yield the records from the first one on that names the partition, with those before it.
+def _check_named(records: Iterator[Recorded], partition: str) -> None:
+    """Check that an event names the partition. All before it are read twice: they may be too many
+    to be held.
 
     Raises:
         Invalid: none does.
     """
-    before: list[Recorded] = []
-    for recorded in records if partition else ():
-        before.append(recorded)
-        if views.names(recorded.event.body, partition):
-            break
-    else:
-        if partition:
-            raise Invalid(f"no event of the log is about partition {partition}")
-    yield from before
-    yield from records
+    if not any(views.names(recorded.event.body, partition) for recorded in records):
+        raise Invalid(f"no event of the log is about partition {partition}")
 
 
 @app.command(epilog=example("state --job nightly-orders --at 512"))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import tzinfo
+from itertools import count
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.text import Text
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import PER_JOB
@@ -12,11 +17,13 @@ from headgate.control.events.types import (
     AttemptStarted,
     Event,
     JobRegistered,
+    Recorded,
     ReleaseRequested,
     ResultRegistered,
 )
 from headgate.control.ids import ResultId
-from headgate.infra.cli import job_commands
+from headgate.control.inquiry.reading import read
+from headgate.infra.cli import job_commands, log_commands, views
 from headgate.storage.stores.memory import Objects
 
 from ..doubles.commands import JOB, RESULT, KeptLog, attempt, exchange, ran
@@ -70,6 +77,31 @@ def test_a_name_that_the_job_does_not_have_is_an_error(
     exchange(log, objects, close=False)
     code, lines, error = ran(*asked, "--job", JOB)
     assert (2, [], True) == (code, lines, says in " ".join(error.split()))
+
+
+def test_events_of_a_partition_are_not_collected(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event is printed when it is read: those before the first one that names the partition
+    may be too many to be held."""
+    exchange(log, objects, close=False)
+    numbers, printed, row = count(), list[int](), views.event_row
+
+    def counted(*arguments: Any) -> Iterator[Recorded]:
+        nonlocal numbers
+        numbers = count()
+        for recorded in read(*arguments):
+            next(numbers)
+            yield recorded
+
+    def noted(recorded: Recorded, zone: tzinfo | None) -> Text:
+        printed.append(next(numbers))
+        return row(recorded, zone)
+
+    monkeypatch.setattr(log_commands, "read", counted)
+    monkeypatch.setattr(views, "event_row", noted)
+    assert 0 == ran("events", "--job", JOB, "--partition", "r1/2")[0]
+    assert 1 == printed[0] < printed[-1]
 
 
 def test_an_executor_may_go_when_nothing_runs_there(log: KeptLog, objects: Objects) -> None:
