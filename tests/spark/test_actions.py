@@ -75,6 +75,17 @@ def test_offloaded(spark: SparkSession, hg: Headgate, name: str) -> None:
     assert bool(stay) == (name == "rdd")
 
 
+def test_another_analyzer(
+    spark: SparkSession, hg: Headgate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Queries run in Spark when its analyzer takes no rows of an RDD, which is how it gets ours."""
+    with setting(spark, {"spark.sql.analyzer.singlePassResolver.enabled": "true"}):
+        reasons = left(hg, counted(spark).orderBy("k").show)
+    assert "|  0| 72|" in capsys.readouterr().out
+    assert 1 == len(reasons)
+    assert "singlePassResolver.enabled=true takes no rows of an RDD" in next(iter(reasons))
+
+
 def test_actions_under_settings(spark: SparkSession, hg: Headgate, tmp_path: Path) -> None:
     """A few of the runs of `make queries ARGS=--pairs` give Spark's rows and Spark's errors."""
     pairs.prepare(spark, tmp_path)

@@ -23,6 +23,7 @@ from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..jvm.commands import OptimizedQuery
 from ..jvm.task_settings import TaskSettings
+from ..settings import is_true
 from ..tasks.partial_aggregates import Merging
 from ..types import stored_schema
 from .adaptive import AdaptiveSettings, adaptive_settings, initial_partitions
@@ -65,6 +66,7 @@ _HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2  # the share of rows that a filter is assumed to keep
 _VALID = "org.apache.spark.sql.execution.adaptive.ValidateSparkPlan"
 _COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
+_SINGLE_PASS = "spark.sql.analyzer.singlePassResolver.enabled"
 _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
 _SEED = 42
 _AS_PLANNED = AdaptiveSettings(False, 0, 0, 1, inf, 0.0, -1)
@@ -92,8 +94,7 @@ class Planner:
         self._asked: Any = None
         self._logical: Any = None
         self._cache: Cache | None = None
-        self.is_limited = False
-        self.keeps_rows = False
+        self.is_limited = self.keeps_rows = False
 
     def caches(self, asked: Query) -> list[Cache]:
         """Return the caches that a query reads."""
@@ -369,6 +370,8 @@ class Planner:
         shuffles, inputs, refusal = tuple(walk.shuffles), tuple(walk.inputs), ""
         if self._jvm.only(_OBSERVED).collect(root).nonEmpty():
             refusal = "the query observes metrics, which need Spark to run the query as a whole"
+        elif is_true(self._session.conf().get(_SINGLE_PASS, None)):
+            refusal = f"{_SINGLE_PASS}=true takes no rows of an RDD"
         elif self._cache and not self._cache.may_be(root):
             refusal = "Spark relies on how the cache was partitioned when it was asked for"
         return Plan(
