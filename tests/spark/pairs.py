@@ -177,7 +177,8 @@ ACTIONS: Mapping[str, Action] = {
 
 # Below an RDD, Spark's own map stages run with its default settings, not with the session's: its
 # right rows are those of another action.
-BY_SPARK: Mapping[str, Action] = ACTIONS | {
+BY_SPARK: Mapping[str, Action] = {
+    **ACTIONS,
     "foreach": lambda df, _: [str(df.count())],
     "rdd": lambda df, _: sorted(map(str, df.collect())),
 }
