@@ -173,7 +173,8 @@ class GroupSteps:
 
     def _ask_oldest(self) -> None:
         """Ask the log for the oldest offset of each partition, every `refresh_s`. A job that has
-        ended, or is ignored, is forgotten once the log has none of its events."""
+        ended, or is ignored, is forgotten once the log has none of its events. Where the log does
+        not answer, the others wait for the next turn: steps must not."""
         if not self._next_oldest.passed:
             return
         self._next_oldest = Deadline.after(self._settings.pace.refresh_s, self._me.clock)
@@ -186,6 +187,7 @@ class GroupSteps:
                 partition.oldest = self._log.oldest(known)
             except Unavailable as exc:
                 _LOG.warning("could not ask for the oldest offset of partition %d: %s", number, exc)
+                return
             partition.forget()
 
     def close(self) -> None:

@@ -18,12 +18,13 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.control.memory.partitions import MemoryTransactions
 from headgate.control.snapshots.records import SnapshotSteps
 from headgate.control.snapshots.resume import read_snapshots
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.group_snapshots import END, LIFE, NEVER, end, keep, live, standing, state_of
 from ..doubles.groups import JOBS, OPENING, Storage, audited, drive, events, state_facts
 from ..doubles.jobs import produced
 from ..doubles.logs import FaultyLog
-from ..doubles.steps import CLOCK
+from ..doubles.steps import CLOCK, StoppedClock
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,3 +170,24 @@ def test_a_snapshot_that_the_log_does_not_take_stops_its_job_only(
     assert 0 == live(log, LIFE[-1:], *JOBS[:3], by="later")
     for job in JOBS[:3]:
         assert audited(log, job).state == state_of(log, job)
+
+
+def test_a_log_that_does_not_answer_is_asked_once_in_a_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A master that holds several partitions asks for their oldest offsets. If the log does not
+    answer, the master takes its next step, and asks again later: each question takes its time."""
+    clock, log = StoppedClock(10**12), MemoryEventLog(4)
+    faulty = FaultyLog(log, LogFault("oldest", 1, Unavailable("no answer")))
+    me = MasterIdentity("one", "master", clock, "")
+    with closing(GroupSteps(faulty, me, NEVER)) as steps:
+        for job in JOBS:
+            state_facts(log, job, *OPENING, END)
+        drive(log, Storage(), steps)
+        partitions = len({log.partition(job) for job in JOBS})
+        clock.at_ms += 300_001
+        for asked in (1, 1, 1 + partitions):
+            steps.look()
+            assert asked == faulty.calls["oldest"]
+            clock.at_ms += 150_001
+    assert 1 == sum("could not ask for the oldest offset" in line for line in caplog.messages)
