@@ -107,3 +107,20 @@ def test_libraries_are_whole_folders() -> None:
         names: dict[str, Any] = {"call_site": call_site}
         exec(code, names)
         assert names["site"][0].endswith("_extras/job.py:1")
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("/home/me/my_job.py:8", "my_job.py:8"),
+        ("/tmp/ipykernel_123/4567890.py:3", "cell:3"),
+        ("<ipython-input-1-b0efd5682eb7>:4", "cell:4"),
+        ("<stdin>:1", "<stdin>:1"),
+    ],
+)
+def test_a_line_of_a_notebook_is_one_of_a_cell(place: str, line: str) -> None:
+    """Jupyter and IPython name their cells by numbers that tell nothing and take the room of the
+    partitioning."""
+    page = object.__new__(QueryPage)
+    page._site = (f"collect at {place}", "")
+    assert line == page.line

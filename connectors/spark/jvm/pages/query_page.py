@@ -43,7 +43,9 @@ _NUMBERS = "org.apache.spark.sql.execution.SQLExecution"
 _NUMBER, _ROOT = "spark.sql.execution.id", "spark.sql.execution.root.id"
 _SHORT, _LONG = "callSite.short", "callSite.long"
 _FRAMES_MAX = 20
-_CELLS = "ipykernel_"
+_CELLS = ("ipykernel_", "<ipython-input-")
+"""Beginnings of names that Jupyter gives to the folder of its cells, and IPython to what is
+typed."""
 _LATE_MS, _LOOK_S = 200, 0.01
 _LIBRARIES = tuple(f"{path}{os.sep}" for path in (Path(__file__).parents[4], *pyspark.__path__))
 _PASSED = (*_LIBRARIES, contextlib.__file__, functools.__file__)
@@ -168,8 +170,9 @@ class QueryPage:
     def line(self) -> str:
         """Return the file and the line of the user's call."""
         place = Path(self._site[0].rpartition(" at ")[2])
-        cell, _, number = place.name.rpartition(":")
-        return f"cell:{number}" if place.parent.name.startswith(_CELLS) else f"{cell}:{number}"
+        name, _, number = place.name.rpartition(":")
+        is_cell = any(each.startswith(_CELLS) for each in (place.parent.name, name))
+        return f"{'cell' if is_cell else name}:{number}"
 
     def stage(self, result: ResultId, label: str, plan: Any) -> None:
         """Show the plan of a map stage, before the stage runs."""
