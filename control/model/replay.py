@@ -51,7 +51,7 @@ class Snapshot:
     registered: ev.JobRegistered | None = None
     """The job's newest registration."""
     heard_ms: int = 0
-    """The time of the newest fact that is none of `NO_SIGNS_OF_LIFE`."""
+    """The time of the newest fact that is none of `NO_SIGNS_OF_LIFE`, and not `BY_HAND`."""
     began_ms: int = 0
     """The time of the job's first event; 0 if it is unknown."""
     needed: int = 0
@@ -123,7 +123,8 @@ class Replay:
         if recorded.event.basis is not None:
             self._match(recorded)
             return ()
-        if not isinstance(body, ev.NO_SIGNS_OF_LIFE):
+        by_hand = recorded.event.by.startswith(ev.BY_HAND)
+        if not (by_hand or isinstance(body, ev.NO_SIGNS_OF_LIFE)):
             self.heard_ms = max(self.heard_ms, recorded.at_ms or recorded.event.time_ms)
         if not isinstance(body, ev.Fact):
             raise Corrupt(

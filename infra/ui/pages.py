@@ -150,7 +150,8 @@ def _listed(moment: Moment, beat_ms: int) -> ListedJob:
     start, records, bodies = moment.history.start, moment.records, moment.registrations
     registered = bodies[-1] if bodies else start.registered if start else None
     mode = (start.mode if start else None) or (bodies[0].mode if bodies else PER_JOB)
-    signs = (it for it in reversed(records) if not isinstance(it.event.body, ev.NO_SIGNS_OF_LIFE))
+    own = (it for it in reversed(records) if not it.event.by.startswith(ev.BY_HAND))
+    signs = (it for it in own if not isinstance(it.event.body, ev.NO_SIGNS_OF_LIFE))
     heard = next((it.at_ms or it.event.time_ms for it in signs if it.event.basis is None), 0)
     heard_ms = max(heard, beat_ms if moment.at is None else 0)
     began_ms = records[0].at_ms or records[0].event.time_ms if records else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import tzinfo
 from itertools import count
@@ -158,6 +159,22 @@ def test_what_only_another_driver_does_is_said(
     assert [True, True] == [silent in line for line in (stated, asked)], (stated, asked)
     assert stated.endswith(", only a next driver makes it again")
     assert asked.endswith("Its next driver decides, or `headgate sweep` once the lease is over")
+
+
+def test_what_an_operator_asks_is_no_sign_of_the_driver(log: KeptLog, objects: Objects) -> None:
+    """A driver is silent from its own last fact on, whatever is stated by hand meanwhile."""
+    exchange(log, objects, close=False)
+
+    def heard_ms() -> int:
+        (line,) = ran("jobs", "--json")[1]
+        return int(json.loads(line)["heard_ms"])
+
+    before = heard_ms()
+    ran("lost", "--job", JOB, "--partition", "r1/1", "--evidence", "disk pulled")
+    ran("remove-unused", "--job", JOB, "--release")
+    assert before == heard_ms()
+    log.append(Event("x", JOB, "", 0, "t", None, AttemptStarted(attempt(0), "h")))
+    assert before < heard_ms()
 
 
 def test_fsck_of_another_store_says_so(log: KeptLog, objects: Objects) -> None:
