@@ -26,6 +26,7 @@ class ResultPartitionDeployment:
     attempt: AttemptId
     subpartitions: int
     schema: pa.Schema
+    """No column is, or holds, a dictionary, a view or run-ends."""
     codec: str
     """A codec of Arrow's IPC format, or "none"."""
     pipelined: bool = False
