@@ -158,7 +158,8 @@ def _combining(
     subpartitions of all objects, and store them before the next ones."""
     slices, indexes = size.slices, len(first) * size.unindexed
     of_each, ends = np.repeat(tasks, np.diff(first, append=size.subpartitions)), first[1:]
-    apart = np.full_like(of_each, size.partitions) if limits.merges else of_each
+    # beside its hot subpartitions, a partition has one object
+    apart = np.maximum(1, slices.near) if limits.merges else of_each
     read, stored = (
         _cut(slices.sizes // counts, np.full(len(counts), bytes_max), ends)
         for counts, bytes_max in ((apart, limits.fetch_bytes), (of_each, combined_bytes(limits)))

@@ -267,24 +267,26 @@ def test_combined_rows_take_the_requests_that_were_predicted(
 
 @pytest.mark.parametrize("fetch_bytes", [10_000, 60_000])
 @pytest.mark.parametrize("hot", [0.3, 0.99])
-@pytest.mark.parametrize("merges", [True, False])
+@pytest.mark.parametrize(("merges", "empty"), [(True, 0), (True, 2), (False, 0)])
 def test_partitions_of_many_bytes_are_combined_as_predicted(
-    merges: bool, hot: float, fetch_bytes: int
+    merges: bool, empty: int, hot: float, fetch_bytes: int
 ) -> None:
     """A task reads a partition in as many parts as it has to, whatever its objects have: what is
-    hot has some of its own."""
+    hot has some of its own. Beside each partition there may be some without rows."""
     draw = np.random.default_rng(1)
+    nothing = Part(pa.RecordBatch.from_pylist([], SCHEMA), np.zeros(0, np.int64), ())
     made = list[Part]()
     for _ in range(12):
         rows = pa.record_batch([draw.integers(0, 1 << 60, 20_000)], schema=SCHEMA)
         targets = np.where(draw.random(20_000) < hot, 7, draw.integers(0, 40, 20_000))
-        made.append(Part(rows, targets, tuple(range(0, 20_000, 5_000))))
+        made += [Part(rows, targets, tuple(range(0, 20_000, 5_000))), *[nothing] * empty]
     way = Way(2, 2)
     limits = Limits(segment_bytes=40_000, fetch_bytes=fetch_bytes, files=merges)
     with exchange(SCHEMA, made, 40, "none", limits) as written:
         sizes = written.manifest().sizes
-        first, tasks = shares_of(sizes, 12, way, limits)
-        parts = parts_over(first, tasks, np.full((len(first), 12), 1), 40)
+        first, tasks = shares_of(sizes, len(made), way, limits)
+        by_partition = np.tile([1, *[0] * empty], (len(first), 12))
+        parts = parts_over(first, tasks, by_partition, 40)
         before = written.store.requests.gets
         for part in parts:
             wanted, bytes_max = share_of(part, written.state), fetch_bytes if merges else None
