@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from ...control.errors import Invalid, OutcomeUnknown, Retryable
+from ...control.errors import Closed, Invalid, OutcomeUnknown, Retryable
 from ...control.ids import JobId, ResultId
 from ...control.kafka.settings import KafkaSettings
 from . import explain
@@ -181,12 +181,20 @@ class Headgate:
 
     def results(self) -> Results:
         """Return a report on each exchange of the job, in the order of registration; those that the
-        master has forgotten are left out."""
+        master has forgotten are left out.
+
+        Raises:
+            Closed: the headgate is closed.
+        """
         return self._report({}).results
 
     def report(self) -> JobReport:
         """Return the rows, bytes, requests and price of the job's exchanges, as the log states
-        them, the shuffles that Spark ran itself, and what keeps Spark from releasing executors."""
+        them, the shuffles that Spark ran itself, and what keeps Spark from releasing executors.
+
+        Raises:
+            Closed: the headgate is closed.
+        """
         return self._report(self._queries.left_to_spark(), self._queries.holds())
 
     def last_words(self) -> str:
@@ -332,6 +340,8 @@ class Headgate:
         self._exchanger.job_context.current.look_up()
 
     def _report(self, native: Mapping[str, int], holds: tuple[Hold, ...] = ()) -> JobReport:
+        if self._ended and not self._is_guest:
+            raise Closed(f"job {self.job} is closed: ask for results and reports before")
         context = self._exchanger.job_context
         state, requests = context.master.state(self.job), context.store.requests
         return job_report(state, dict(native), requests, holds)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from headgate import Headgate, Invalid, Unavailable
+from headgate import Closed, Headgate, Invalid, Unavailable
 from headgate.connectors.spark.exchanges import exchange
 from headgate.connectors.spark.exchanges.exchange import Exchanger
 from headgate.connectors.spark.exchanges.lifetimes import Lifetimes, NoReader
@@ -90,6 +90,26 @@ def test_an_exchange_whose_release_failed_is_known() -> None:
         hg.release(frame)
     hg.release(frame)
     assert [FIRST] == master.released
+
+
+def test_a_report_of_a_closed_job_is_refused_as_such() -> None:
+    """The error after the end of `with headgate.attach(spark)` says that the job is closed."""
+    hg: Any = session(Master())
+    hg._exchanger.job_context.worker = SimpleNamespace(job="job")
+    hg._ended = True
+    with pytest.raises(Closed, match="job job is closed: ask for results and reports before"):
+        hg.results()
+
+
+def test_only_results_that_can_be_read_are_named() -> None:
+    """The error for a name that the job does not have names no result that was released."""
+    released, kept = (
+        SimpleNamespace(complete=True, fate=SimpleNamespace(released=reason))
+        for reason in ("asked for", None)
+    )
+    state: Any = SimpleNamespace(job="job", results={"1-0001": released, "1-0002": kept})
+    with pytest.raises(Invalid, match=r"its complete results are: 1-0002$"):
+        exchange.readable(state, ResultId("typo"))
 
 
 def test_what_nobody_reads_is_released_by_a_later_sweep() -> None:

@@ -434,7 +434,11 @@ def readable(state: JobState, name: ResultId) -> ResultState:
     """
     result = state.results.get(name)
     if result is None:
-        complete = [other for other, candidate in state.results.items() if candidate.complete]
+        complete = [
+            other
+            for other, candidate in state.results.items()
+            if candidate.complete and candidate.fate.released is None
+        ]
         there = ", ".join(complete[-_NAMED_MAX:]) or "none"
         raise Invalid(f"job {state.job} has no result {name!r}; its complete results are: {there}")
     if result.fate.released is not None:
