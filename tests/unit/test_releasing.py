@@ -162,6 +162,7 @@ def test_a_cache_that_is_not_filled_keeps_nothing(monkeypatch: pytest.MonkeyPatc
     filling = SimpleNamespace(refusals=lambda *_, **__: [""], run=lambda _: (Frame(), done))
     cache = SimpleNamespace(is_empty=True, fill=refuse)
     monkeypatch.setattr(hg._queries, "fillings", lambda *_: [(filling, cache)])
+    monkeypatch.setattr(hg._queries, "_filling_of", lambda _: nullcontext())
     with pytest.raises(RuntimeError, match="no frame"):
         hg._queries.fill(None, None)
     assert [FIRST, SECOND] == master.released
