@@ -389,7 +389,7 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         open_without_looking: 40,
         share_ids_with_neighbours: 4,
         hear_no_beat: 40,
-        end_leases_by_a_list: 4,
+        end_leases_by_a_list: 238,
         begin_over_what_stands: 14,
         begin_at_what_is_left: 3,
         end_promoted_results_too: 0,
