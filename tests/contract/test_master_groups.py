@@ -163,6 +163,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         commit(member, decision(jobs[0], "taken"), {0: member.membership.position(0)})
         may_grant.set()
         wait_for(holds(member, 0, 1), member)
+        wait_for(lambda: bool(member.events), member)
         assert ["taken"] == member.events
 
     def test_a_decision_of_its_own_is_not_decoded(
