@@ -267,7 +267,6 @@ def test_a_broadcast_may_take_as_long_as_in_spark(
     assert (adaptive == "false", adaptive == "true") == (outcomes[0][1], outcomes[0][0] == 1)
 
 
-@pytest.mark.timeout(100)
 def test_a_barrier_without_slots_fails_at_once(spark: SparkSession, hg: Headgate) -> None:
     """A map stage with a barrier that needs more slots than there are fails with Spark's error, and
     is not tried again for ten minutes."""
@@ -278,9 +277,10 @@ def test_a_barrier_without_slots_fails_at_once(spark: SparkSession, hg: Headgate
             barred.groupBy("id").count().collect()
 
     failing()
+    before = len(hg.results())
     with entered(hg, spark):
         assert {} == left(hg, failing)
-    assert all(result.released for result in hg.results())
+    assert all(result.released for result in hg.results()[before:])
 
 
 def test_a_repartition_below_an_rdd(spark: SparkSession, hg: Headgate) -> None:
