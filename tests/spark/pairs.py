@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -290,15 +291,19 @@ def compare(spark: SparkSession, hg: Headgate, run: Run, folder: Path) -> str:
             action = run.action if chosen is answered else "collect"
             act, sparks = ACTIONS[action], BY_SPARK[action]
             with detached(hg, spark):
-                expected, _ = told(lambda act=sparks, text=text: act(spark.sql(text), folder))  # type: ignore[misc]
+                expected, _ = told(partial(_acted, sparks, spark, text, folder))
             before = hg._queries.in_use._last
             with entered(hg, spark):
-                actual, is_answer = told(lambda act=act, text=text: act(spark.sql(text), folder))  # type: ignore[misc]
+                actual, is_answer = told(partial(_acted, act, spark, text, folder))
             if expected != actual:
                 return f"{chosen}: {expected[:300]} is here {actual[:300]}"
             if is_answer and before == hg._queries.in_use._last:
                 return f"{chosen}: nothing ran here"
     return ""
+
+
+def _acted(act: Action, spark: SparkSession, text: str, folder: Path) -> list[str]:
+    return act(spark.sql(text), folder)
 
 
 def prepare(spark: SparkSession, folder: Path) -> None:
