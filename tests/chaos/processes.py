@@ -20,7 +20,7 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from .plan import PHASES
 
 ROOT = Path(__file__).parents[2]
-STARTED_S_MAX = 60.0
+STARTED_S_MAX = 300.0
 _POLL_S = 0.05
 
 

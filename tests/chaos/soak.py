@@ -164,7 +164,10 @@ class Soak:
         """Yield everything that is wrong after all applications have ended."""
         yield from self.fallen
         for run in self.runs:
-            run.look_again()
+            try:
+                run.look_again()
+            except Late as exc:
+                yield str(exc)
         with suppress(Late):
             wait_for(lambda: not any(self._left()), EXPIRED_S_MAX, "what expires to go")
         yield from self._left()
