@@ -104,7 +104,7 @@ class Application:
 
     def workers(self) -> list[int]:
         """Return the Python processes that run tasks, which the daemons have forked."""
-        members = self._members("pyspark.daemon")
+        members = self._members("pyspark.worker")  # the argument of each daemon
         daemons = {p.pid for p in members}
         return [p.pid for p in members if p.info["ppid"] in daemons]
 

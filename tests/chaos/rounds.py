@@ -19,6 +19,7 @@ from .plan import EXCHANGES, KILLED, REPLACED, TPCDS, Round, Strike, Work
 from .processes import STARTED_S_MAX, Application, Late, send, wait_for
 
 WORK_S_MAX = 400.0
+NOBODY = "nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ class Scene:
 
         wait_for(is_there, STARTED_S_MAX, "somebody to choose from")
         chosen = pids[int(choice * len(pids)) :][:1]
-        return Victim(f"pids {chosen}", lambda number: send(chosen, number))
+        name = f"pids {chosen}" if chosen else NOBODY
+        return Victim(name, lambda number: send(chosen, number))
 
     def _leader(self) -> Victim:
         return self._node(self.place.leader(self.job))
@@ -144,7 +146,7 @@ class Outcome:
 
     def __str__(self) -> str:
         planned = self.round
-        when = f"{planned.strikes[0]} ({'; '.join(self.struck) or 'nobody'})"
+        when = f"{planned.strikes[0]} ({'; '.join(self.struck) or NOBODY})"
         verdict = "ok" if not self.wrong else "\n    ".join(("WRONG", *self.wrong))
         head = f"round {planned.number:>3} {planned.work}, {planned.what}"
         return f"{head}: {when}: {self.took_s:.1f} s, {verdict}"
@@ -161,6 +163,9 @@ def run(place: Place, planned: Round, expected: Any, job: str) -> Outcome:
         wait_for(last.is_over, WORK_S_MAX, f"the application's end, it is {last.phase()}")
     except Late as exc:
         wrong.append(str(exc))
+    else:
+        if all(what.startswith(NOBODY) for what in struck):
+            wrong.append("no strike has hit anybody")
     finally:
         for application in scene.applications:
             application.end()

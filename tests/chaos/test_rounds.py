@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 WORK = Work(EXCHANGES, SESSION)
 MASTER = Round(1, WORK, "master", KILLED, (Strike("writing", 1.0, 2.0, 0.0),))
+WORKER = Round(3, WORK, "worker", KILLED, (Strike("writing", 0.0, 0.0, 0.0),))
 NODE = Round(2, WORK, "coordinator", KILLED, (Strike("rewriting", 1.0, 4.0, 0.0),))
 
 
@@ -32,7 +33,7 @@ def expected(place: Place) -> Any:
     return undisturbed(place, EXCHANGES)
 
 
-@pytest.mark.parametrize("planned", [MASTER, NODE], ids=lambda planned: planned.what)
+@pytest.mark.parametrize("planned", [MASTER, NODE, WORKER], ids=lambda planned: planned.what)
 def test_nothing_is_lost(place: Place, expected: Any, planned: Round) -> None:
     """A round gives the rows of Spark alone, its log explains itself, and nothing stays stored."""
     outcome = run(place, planned, expected, f"chaos-{planned.number}")

@@ -40,9 +40,10 @@ SHRUNK_MAX = 5
 UNANSWERED_MAX_PERCENT = 5
 REASON_CHARS = 80
 SPAWN = multiprocessing.get_context("spawn")
-# Each query has generated code of its own: compile it quickly, and keep it for the second answer.
+# Each query has generated code of its own: keep it for the second answer. Nobody looks at plans.
 LASTING = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
+    "spark.sql.ui.explainMode": "simple",
+    "spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=512m"
     " -XX:MetaspaceSize=1g -Xmn700m -XX:+UseSerialGC",
     "spark.sql.codegen.cache.maxEntries": "3000",
 }
