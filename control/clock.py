@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -93,6 +94,11 @@ class ProgressDeadline(Deadline):
     def __init__(self, limit_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
         Deadline.__init__(self, clock.monotonic_s() + limit_s, clock)
         object.__setattr__(self, "_limit_s", limit_s)
+        self.progress()
+
+    def end(self) -> None:
+        """Let the time be over, whatever progress there is."""
+        object.__setattr__(self, "_limit_s", -math.inf)
         self.progress()
 
     def progress(self) -> None:

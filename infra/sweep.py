@@ -17,7 +17,7 @@ from functools import partial
 from ..control.addresses import is_same_place
 from ..control.clock import Deadline
 from ..control.contract import SESSION, MasterSettings, PartitionStorage
-from ..control.errors import HeadgateError, Invalid, Unavailable
+from ..control.errors import HeadgateError, Unavailable
 from ..control.events.codec import check_known
 from ..control.events.types import NO_SIGNS_OF_LIFE, Tick
 from ..control.ids import JobId, ResultId
@@ -29,6 +29,7 @@ from ..control.master.thread import JobMasterThread
 from ..control.model.decide import decide
 from ..control.model.state import JobState, is_over
 from ..control.snapshots.resume import forget, take_up
+from ..storage.stores.rooted import UnknownRoot
 
 _LOG = logging.getLogger(__name__)
 _EVENTS_MAX = 500
@@ -146,7 +147,7 @@ def _sweep_again(storage: PartitionStorage, objects: list[int], closed: JobState
     end may have failed, or died. A marker that stays would keep later jobs from its name."""
     try:
         objects.append(storage.sweep(closed))
-    except Invalid as exc:  # an empty root, too: nothing proves that it is the right one
+    except UnknownRoot as exc:
         _LOG.warning("could not look for objects that job %s has left: %s", closed.job, exc)
 
 

@@ -220,15 +220,15 @@ class KafkaClients:
             self._reach(Deadline.after(min(deadline.left_s, self.settings.request_timeout_s)))
 
     def _reach(self, deadline: Deadline) -> None:
-        if self._has_met:  # else the client tells ever more rarely why it cannot connect
-            self._errors.clear()
+        earlier = [] if self._has_met else list(self._errors)
+        self._errors.clear()
         while True:
             try:
                 self._ping(deadline)
                 self._has_met = True
                 return
             except KafkaException as exc:
-                self._check_reachable(exc, deadline)
+                self._check_reachable(exc, deadline, earlier)
 
     def _ping(self, deadline: Deadline) -> None:
         limit_s = max(REQUEST_S_MIN, min(deadline.left_s, _PING_S_MAX))
@@ -237,9 +237,16 @@ class KafkaClients:
         else:
             self._ask(self.admin().describe_cluster(request_timeout=limit_s), deadline)
 
-    def _check_reachable(self, exc: KafkaException, deadline: Deadline) -> None:
+    def _check_reachable(
+        self, exc: KafkaException, deadline: Deadline, earlier: Sequence[KafkaError]
+    ) -> None:
+        """Raise what keeps this process from the broker, if time does not help, or there is none.
+
+        The client tells ever more rarely why it cannot connect, so without a new reason the earlier
+        ones are named at the end. They may be over.
+        """
         self.admin().poll(PACE.pause_s)
-        errors = [*self._errors, exc.args[0]]
+        errors = [*(self._errors or (earlier if deadline.passed else ())), exc.args[0]]
         fatal = [e for e in errors if isinstance(translate(e, ""), Invalid)]
         if fatal or deadline.passed:
             kind = Invalid if fatal else Unavailable

@@ -71,7 +71,7 @@ class KafkaMembership(KafkaTransactions):
         self._found: list[Placed] = []
         self._failure: HeadgateError | None = None
         self._later: dict[int, Deadline] = {}  # partitions that are to be taken up, and when
-        self._granting: dict[int, Future[Grant]] = {}
+        self._granting: dict[int, tuple[Future[Grant], ProgressDeadline]] = {}
         self._delayed: set[int] = set()  # partitions that a warning has named
         self._taken = False
         self._misplaced: set[JobId] = set()  # with an event in a wrong partition
@@ -138,6 +138,8 @@ class KafkaMembership(KafkaTransactions):
 
     def close(self) -> None:
         super().close()
+        for number in list(self._granting):
+            self._stop_granting(number)
         self._asking.shutdown(wait=True, cancel_futures=True)
         self._outside.close()
         with suppress(KafkaException, HeadgateError, RuntimeError):  # the client may be closed
@@ -179,10 +181,12 @@ class KafkaMembership(KafkaTransactions):
         go on. A partition that is unavailable, for example without a leader, is tried again."""
         for number, again in self._later.items():
             if number not in self._granting and again.passed:
-                self._granting[number] = self._asking.submit(self._grant, number)
-        for number in [number for number, asked in self._granting.items() if asked.done()]:
+                deadline = ProgressDeadline(_STATE_S_MAX)
+                asked = self._asking.submit(self._grant, number, deadline)
+                self._granting[number] = asked, deadline
+        for number in [number for number, (asked, _) in self._granting.items() if asked.done()]:
             try:
-                grant = self._granting.pop(number).result()
+                grant = self._granting.pop(number)[0].result()
             except Unavailable as exc:
                 if number not in self._delayed:
                     self._delayed.add(number)
@@ -197,9 +201,10 @@ class KafkaMembership(KafkaTransactions):
             self._consumer.incremental_assign([place])
             self._consumer.resume([place])
 
-    def _grant(self, number: int) -> Grant:
+    def _grant(self, number: int, deadline: ProgressDeadline) -> Grant:
         self._check_settled(number)
-        clients, deadline = self._clients, ProgressDeadline(_STATE_S_MAX)
+        clients = self._clients
+        deadline.progress()  # it may have waited for a thread
         events = Place(clients.settings.events_topic, number)
         state = Place(clients.settings.state_topic, number)
         first = clients.first_offset(events)  # before the state, which is then of no older log
@@ -209,6 +214,14 @@ class KafkaMembership(KafkaTransactions):
             written = clients.written_offset(state)
             stored = read_state(clients, state, None, deadline, written)
         return Grant(number, stored, range(first, clients.written_offset(events)))
+
+    def _stop_granting(self, number: int) -> None:
+        """Let nobody read a state for a partition that this member does not have: it may be large,
+        and the threads are few."""
+        if (granting := self._granting.pop(number, None)) is not None:
+            asked, deadline = granting
+            asked.cancel()
+            deadline.end()
 
     def _check_settled(self, number: int) -> None:
         """Check that no open step has sent its offsets for the partition to the coordinator. It may
@@ -232,7 +245,7 @@ class KafkaMembership(KafkaTransactions):
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         for place in places:
             self._later.pop(place.partition, None)
-            self._granting.pop(place.partition, None)
+            self._stop_granting(place.partition)
             self._delayed.discard(place.partition)
         for number in {place.partition for place in places} & self._held.keys():
             self._let_go(number)

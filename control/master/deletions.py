@@ -26,6 +26,7 @@ from .announcer import Announcer
 
 _LOG = logging.getLogger(__name__)
 THREADS_MAX, JOB_THREADS_MAX = 16, 4  # of the deletions of many jobs, and of each job
+_NAMED_MAX = 10  # jobs whose deletions are refused; a store that refuses one may refuse all
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ class DeletionRetrier:
             pauses = refusal is not None and job not in self._resumes
             if pauses:
                 self._resumes[job] = Deadline.after(self._pause_s, self._clock)
-        if pauses:
+            is_named = pauses and len(self._resumes) <= _NAMED_MAX
+        if is_named:
             unforeseen = None if isinstance(refusal, HeadgateError) else refusal
             _LOG.warning("%s yet: %s", deletion, refusal, exc_info=unforeseen)
 

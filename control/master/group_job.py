@@ -202,7 +202,7 @@ class HeldPartition:
     """A partition that this master holds, with its jobs."""
 
     oldest: int
-    """The oldest offset of the partition's log, when last asked for."""
+    """The oldest offset of the partition's log, once all that was written then is read."""
     standings: dict[JobId, Standing]
     """The snapshot records of jobs that are not in `jobs` yet."""
     outdated: tuple[JobId, ...] = ()
@@ -218,6 +218,8 @@ class HeldPartition:
     """Jobs for which no session master decides, each with the position after its newest event."""
     touched: dict[JobId, GroupJob] = field(default_factory=dict)
     """The jobs that the next commit looks at; none before the partition is recovered."""
+    asked: tuple[int, int] | None = None
+    """The oldest offset when last asked for, and the end of the log then, until it is read."""
     recovered: bool = False
     """True once the partition is read to its end, and this master decides in it."""
 
@@ -256,9 +258,13 @@ class HeldPartition:
             self.ended[name] = ended
             del self.jobs[name]
 
-    def forget(self) -> None:
-        """Forget the jobs of which the log has no event any more."""
-        oldest, ignored = self.oldest, self.ignored.items()
+    def forget(self, position: int) -> None:
+        """Forget the jobs of which the log has no event any more, if the position is far enough:
+        such a job may begin again with an event that is not read yet."""
+        if self.asked is None or position < self.asked[1]:
+            return
+        oldest, ignored = self.asked[0], self.ignored.items()
+        self.oldest, self.asked = oldest, None
         self.ignored = {name: position for name, position in ignored if position > oldest}
         gone = [name for name, ended in self.ended.items() if ended.position <= oldest]
         for name in gone:

@@ -139,7 +139,9 @@ class GroupSteps:
             self._observe(placed)
         self._take_back()
         for number, partition in self._held.items():
-            if not partition.recovered:
+            if partition.recovered:
+                partition.forget(self._membership.position(number))
+            else:
                 self._recover(number, partition)
         self._commit()
         return tuple(d for partition in self._held.values() for d in self._settle(partition))
@@ -174,21 +176,22 @@ class GroupSteps:
     def _ask_oldest(self) -> None:
         """Ask the log for the oldest offset of each partition, every `refresh_s`. A job that has
         ended, or is ignored, is forgotten once the log has none of its events. Where the log does
-        not answer, the others wait for the next turn: steps must not."""
+        not answer, the others wait for the next turn, and come first: steps must not wait."""
         if not self._next_oldest.passed:
             return
         self._next_oldest = Deadline.after(self._settings.pace.refresh_s, self._me.clock)
-        for number, partition in self._held.items():
+        for number, partition in list(self._held.items()):
             over = (name for name, job in partition.jobs.items() if job.is_over)
             names = chain(partition.ignored, partition.given_up, partition.ended, over)
-            if (known := next(names, None)) is None:
+            if not partition.recovered or (known := next(names, None)) is None:
                 continue
             try:
-                partition.oldest = self._log.oldest(known)
+                partition.asked = self._log.oldest(known), self._log.written(known)
             except Unavailable as exc:
                 _LOG.warning("could not ask for the oldest offset of partition %d: %s", number, exc)
+                self._held[number] = self._held.pop(number)
                 return
-            partition.forget()
+            partition.forget(self._membership.position(number))
 
     def close(self) -> None:
         """Leave the group; an open step is dropped."""
@@ -286,7 +289,8 @@ class GroupSteps:
             partition.touched.clear()
             return
         partition.recovered = True
-        partition.forget()  # not before: an event of such a job may have come meanwhile
+        partition.asked = partition.oldest, end
+        partition.forget(end)
         partition.touched = dict(partition.jobs)
         _LOG.info("slot %s decides for partition %d now", self._me.slot, number)
 

@@ -39,6 +39,8 @@ def kinds(schema: pa.Schema) -> list[pa.DataType]:
     all_kinds = [field.type for field in schema]
     for kind in all_kinds:  # which grow meanwhile
         all_kinds += [kind.field(at).type for at in range(kind.num_fields)]
+        if isinstance(kind, pa.BaseExtensionType):
+            all_kinds.append(kind.storage_type)
     return all_kinds
 
 

@@ -100,7 +100,7 @@ def _open(url: str, options: Mapping[str, str] | None) -> tuple[BlobStore, str]:
     if parts.scheme == "s3":
         return _open_s3(parts.netloc, s3_options), parts.path.strip("/")
     if s3_options:
-        raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL, not {url!r}")
+        raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL")
     if parts.scheme == "memory":
         return MemoryBlobStore(_IN_MEMORY.setdefault(parts.netloc, {})), ""
     return FileBlobStore(Path(unquote(parts.path))), ""

@@ -83,6 +83,10 @@ class Root:
         return not log or self.log() in ("", *log)
 
 
+class UnknownRoot(Invalid):
+    """Nothing is in the root, so nothing proves that it is the right one."""
+
+
 class RootedStore:
     """A store that proves its root. Threads may share it."""
 
@@ -113,13 +117,13 @@ class RootedStore:
         try:
             return self._store.get(name, span)
         except Lost:
-            with self._looking(name):
+            with self._looking([self._place(name)]):
                 return self._store.get(name, span)
 
     def size_bytes(self, name: str) -> int | None:
         if (size_bytes := self._store.size_bytes(name)) is not None:
             return size_bytes
-        with self._looking(name):
+        with self._looking([self._place(name)]):
             return self._store.size_bytes(name)
 
     def delete(self, names: Collection[str]) -> None:
@@ -133,7 +137,12 @@ class RootedStore:
             self._check_gone(names, places)
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
-        return self._store.list(prefix)
+        """List objects. Look at a folder before and after: nothing is found in one that is not
+        mounted, and it may be mounted again before anything is deleted."""
+        if not self._may_vanish:
+            return self._store.list(prefix)
+        with self._looking(self._places(self._root.prefix)):
+            return iter(list(self._store.list(prefix)))
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
         return self._store.uploads(prefix)
@@ -197,26 +206,27 @@ class RootedStore:
             self._look(bucket, job)
 
     @contextmanager
-    def _looking(self, name: str) -> Iterator[None]:
-        """Look at the root before and after another read of an object that seems to be gone: a
-        folder may be mounted between the first read and the look."""
-        place = self._place(name)
-        self._look(*place)
+    def _looking(self, places: Collection[tuple[int, str]]) -> Iterator[None]:
+        """Look at the root before and after a read: a folder may be mounted between a read that
+        finds nothing and a look."""
+        for place in places:
+            self._look(*place)
         try:
             yield
         finally:
-            self._look(*place)
+            for place in places:
+                self._look(*place)
 
     def _look(self, bucket: int, job: str) -> None:
         """Look for a job's marker in a bucket, and for other objects without one.
 
         Raises:
-            Unavailable, Invalid: no object is there, for one driver or for many.
+            Unavailable, UnknownRoot: no object is there, for one driver or for many.
             Invalid: the marker is another driver's.
         """
         marked = self._marker(bucket, job)
         if marked is None and not self._has_objects(bucket, job):
-            error = Unavailable if self._root.markers else Invalid
+            error = Unavailable if self._root.markers else UnknownRoot
             raise error(f"{self._here} has no object below {job or '/'}: {self._remedy(job)}")
         for known in (self._proven, self._marked):
             if len(known) >= _PROVEN_MAX:

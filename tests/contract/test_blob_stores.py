@@ -107,6 +107,30 @@ class TestFiles(BlobStoreSuite):
                 acts[act]()
         assert bytes(store.get("a/b")) == b"123"
 
+    @pytest.mark.parametrize("number", [errno.EEXIST, errno.EIO])
+    def test_a_file_system_that_repeats_what_it_has_done(
+        self, store: BlobStore, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        """The answer to the first call is lost, and the second one finds the link of the first."""
+        link = os.symlink
+
+        def link_twice(target: str, place: Path) -> None:
+            link(target, place)
+            raise OSError(number, "once more")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "symlink", link_twice)
+            store.put("a/b", b"123", "w")
+        assert bytes(store.get("a/b")) == b"123"
+        assert [] == list(store.uploads(""))
+
+    def test_a_name_of_a_folder(self, store: BlobStore) -> None:
+        """A folder is no object, as in a bucket."""
+        store.put("a/b", b"123", "w")
+        assert store.size_bytes("a") is None
+        store.delete(["a"])
+        assert bytes(store.get("a/b")) == b"123"
+
     def test_an_upload_aborted_under_its_writer(
         self, store: BlobStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.clock import SYSTEM_CLOCK, Deadline, ProgressDeadline
 from headgate.control.errors import HeadgateError, Invalid, Unavailable
 from headgate.control.ids import JobId
 from headgate.control.kafka.clients import KafkaClients
@@ -153,9 +153,9 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         """A member decides for each partition as soon as its state is read."""
         grant, may_grant = KafkaMembership._grant, Event()
 
-        def granted(self: KafkaMembership, number: int) -> Grant:
+        def granted(self: KafkaMembership, number: int, deadline: ProgressDeadline) -> Grant:
             assert number == 0 or may_grant.wait(LIMIT_S)
-            return grant(self, number)
+            return grant(self, number, deadline)
 
         monkeypatch.setattr(KafkaMembership, "_grant", granted)
         member = self.member(opened, log, "one")

@@ -7,6 +7,7 @@ from itertools import islice
 import pytest
 
 from headgate.control.errors import Lost, Unavailable
+from headgate.storage.stores.port import PendingUpload
 from headgate.storage.stores.retries import RetrySettings
 
 from ..doubles.s3 import (
@@ -102,10 +103,31 @@ def test_a_listing_that_does_not_end(act: str, pages: list[str], requests: int, 
         assert requests == len(server.seen)
 
 
-@pytest.mark.parametrize("act", [*READS, "delete"])
-@pytest.mark.parametrize("body", [b"", b"<html>Welcome</html>", b"<Other/>"])
-def test_an_answer_without_the_documents_root(act: str, body: bytes) -> None:
-    """An empty answer of 200, or a proxy's page, is no empty listing, and deletes nothing."""
-    with scripted(Scripted(200, body=body)) as server:
-        error = failure(store_at(server.endpoint, retries=ONCE), (READS | ACTS)[act])
+@pytest.mark.parametrize("act", [*READS, "delete", "abort"])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, b""), (200, b"<html>Welcome</html>"), (200, b"<Other/>"), (203, b"<html/>"), (204, b"")],
+)
+def test_an_answer_without_the_documents_root(act: str, status: int, body: bytes) -> None:
+    """An empty answer, or a proxy's page, is no empty listing, and deletes nothing. The answer to
+    an abort is empty."""
+    acts = READS | ACTS | {"abort": lambda store: store.abort(PendingUpload("a", "u"))}
+    with scripted(Scripted(status, body=body)) as server:
+        if act == "abort" and not body:
+            acts[act](store_at(server.endpoint, retries=ONCE))
+            return
+        error = failure(store_at(server.endpoint, retries=ONCE), acts[act])
     assert (Unavailable, True) == (type(error), "502" in str(error)), str(error)
+
+
+@pytest.mark.parametrize(
+    ("act", "body"),
+    [
+        ("list", b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>"),
+        ("delete", b"<DeleteResult><Error><Key>a</Key></Error></DeleteResult>"),
+        ("uploads", b"<ListMultipartUploadsResult><Upload/></ListMultipartUploadsResult>"),
+    ],
+)
+def test_an_entry_that_lacks_something(act: str, body: bytes) -> None:
+    with scripted(Scripted(200, body=body)) as server, pytest.raises(Unavailable, match="has no "):
+        (READS | ACTS)[act](store_at(server.endpoint, retries=ONCE))

@@ -151,6 +151,10 @@ class _Door:
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
         self._turn(f"list {prefix}")
+        is_of_job = prefix.startswith(PREFIX)
+        for name in self._bucket.objects if is_of_job and not self._is_mounted else ():
+            if name.startswith(prefix):
+                self._bucket.oracle.deletes(name, is_mounted=False)
         return self._inner.list(prefix)
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:

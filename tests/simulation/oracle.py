@@ -358,7 +358,7 @@ class Oracle:
             self.violated(f"the lease of {driver.by} ended, who was never silent for so long")
 
     def _delete(self, body: Deleted) -> None:
-        """Check that objects that are said to be deleted were not deleted somewhere else only."""
+        """Check that objects that are said to be deleted were not deleted elsewhere only."""
         gone = {name for name in self._missed if attempt_of(name) in body.attempts}
         for name in sorted(gone.intersection(self.objects)):
             self.violated(f"{name} is said to be deleted, and is there")

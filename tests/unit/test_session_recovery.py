@@ -14,7 +14,6 @@ from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
 from headgate.control.events.types import (
     Decision,
-    Fact,
     JobRegistered,
     LeaseExpired,
     Released,
@@ -120,46 +119,6 @@ def test_many_jobs_are_kept_at_once(
     assert before + steps_taken == faulty.calls["commit"]
     assert set(JOBS[:3]) == read_snapshots(log, None, Deadline.after(1.0)).keys()
     assert end(log) == live(log, (), by="")
-
-
-def test_what_has_ended_stands_until_the_log_forgets_it() -> None:
-    """The state of an ended job is kept, and its epochs continue, while the log has any event of
-    it. Then its state is deleted and its epochs start again."""
-    log = MemoryEventLog(1)
-    live(log, (*LIFE, END), JOBS[0], by="first", settings=NEVER)
-    assert {} != standing(log, JOBS[0])
-    live(log, LIFE, JOBS[1], by="other")
-    start = live(log, (LIFE[0], END), JOBS[0], by="second", settings=NEVER)
-    assert start > events(log, JOBS[0])[0].offset
-    assert 2 == audited(log, JOBS[0]).state.epoch
-    live(log, (), by="")
-    assert {} != standing(log, JOBS[0])
-    log.expire(JOBS[0], end(log))
-    live(log, (), by="")
-    assert {} == standing(log, JOBS[0])
-    live(log, (LIFE[0],), JOBS[0], by="third")
-    assert 1 == audited(log, JOBS[0]).state.epoch
-
-
-@pytest.mark.parametrize("late", [LIFE[0], produced(0, 9)])
-def test_an_ended_job_whose_events_came_without_a_master_is_not_forgotten(late: Fact) -> None:
-    """The log has lost what a job did before it ended, and its next driver, or a late attempt, has
-    spoken while no master was there. That driver, and others who have read the snapshot, expect the
-    next epoch, and the attempt's objects are to be deleted."""
-    log, storage = MemoryEventLog(1), Storage()
-    live(log, (*LIFE, END), JOBS[0], by="first", settings=NEVER)
-    log.expire(JOBS[0], end(log))
-    snapshot = read_snapshots(log, JOBS[0], Deadline.after(1.0))[JOBS[0]]
-    state_facts(log, JOBS[0], late, by="late")
-    with closing(joined(log, settings=NEVER)) as steps:
-        drive(log, storage, steps)
-        expected = 2 if late is LIFE[0] else 1
-        assert expected == steps.states[JOBS[0]].epoch
-    replay = Replay(JOBS[0], snapshot)
-    for recorded in events(log, JOBS[0]):
-        replay.observe(recorded)
-    assert expected == replay.state.epoch
-    assert (late is LIFE[0]) == (not storage.deleted)
 
 
 @pytest.mark.parametrize("form", ["as an older version wrote it", "small"])

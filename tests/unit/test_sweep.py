@@ -41,6 +41,7 @@ from headgate.control.snapshots.resume import by_partition, read_snapshots
 from headgate.infra import sweep as sweeping
 from headgate.infra.sweep import FailedSweep, Swept, sweep, sweep_all
 from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.rooted import UnknownRoot
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from ..doubles.jobs import (
@@ -238,19 +239,22 @@ def test_a_job_that_another_sweep_has_forgotten_may_have_begun_anew(world: World
     assert standing == world.log.read_state(JOB, Deadline.after(1.0))
 
 
-@pytest.mark.parametrize("error", [Unavailable("no answer"), Invalid("the root is empty")])
+@pytest.mark.parametrize(
+    "error",
+    [UnknownRoot("the root is empty"), Unavailable("no answer"), Invalid("the token has expired")],
+)
 def test_a_job_without_objects_is_forgotten_in_an_empty_root(
     world: World, error: HeadgateError
 ) -> None:
     """An empty root refuses a sweep, and keeps no job from being forgotten; a store that does not
-    answer does."""
+    answer, or refuses, does."""
     world.live(*LIVED)
     world.end()
     world.log.expire(JOB, world.log.follow(JOB, None).end())
     failing = FailingSweep(MemoryBlobStore(), "root", [error])
     (swept,) = sweep_all(world.log, failing, world.neglected(), "", "sweep")
-    assert isinstance(swept, Swept) == isinstance(error, Invalid)
-    assert len(world.neglected()) == isinstance(error, Unavailable)
+    assert isinstance(swept, Swept) == isinstance(error, UnknownRoot)
+    assert len(world.neglected()) == isinstance(swept, FailedSweep)
 
 
 def test_a_promoted_result_outlives_its_driver(world: World) -> None:

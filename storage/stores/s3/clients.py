@@ -68,10 +68,15 @@ def hot_client(settings: S3Settings, timeout_s: float | None = None) -> S3Store:
 
 
 class Answer(dict[str, Any]):
-    """An answer of the store, which may lack what it should have, as a 200 without a body does."""
+    """An answer of the store, or an entry of a list in it, which may lack what it should have, as a
+    200 without a body does."""
 
     def __init__(self, parts: Mapping[str, Any], what: str) -> None:
-        super().__init__(parts)
+        def checked(part: Any) -> Any:
+            return Answer(part, what) if isinstance(part, dict) else part
+
+        lists = {key: list(map(checked, it)) for key, it in parts.items() if isinstance(it, list)}
+        super().__init__({**parts, **lists})
         self._what = what
 
     def __missing__(self, key: str) -> Any:
@@ -289,10 +294,11 @@ def _stay(params: dict[str, Any], **_: Any) -> None:
 
 
 def _refuse_page(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
-    """Take an answer of 200 for a failure if it is not what was asked for, but nothing, or a page
-    of a proxy. botocore finds nothing in it: an empty listing, or a deletion without an error."""
-    root = _ROOTS.get(operation_model.name, b"")
-    if response_dict["status_code"] == 200 and root not in response_dict["body"]:
+    """Take a good answer for a failure if it is not what was asked for, but nothing, or a page of a
+    proxy. botocore finds nothing in it: an empty listing, or a deletion without an error."""
+    name, body = operation_model.name, response_dict["body"]
+    is_own = not body if name == "AbortMultipartUpload" else _ROOTS.get(name, b"") in body
+    if response_dict["status_code"] < 300 and not is_own:
         response_dict.update(status_code=502, body=b"")
 
 
