@@ -17,6 +17,7 @@ JobId = NewType("JobId", str)
 ResultId = NewType("ResultId", str)
 
 _NAMED_MAX = 4_000
+_DIGITS_MAX = 9
 NAME_CHARS_MAX = 100
 _COPY = re.compile(r"-(combined|again-\d+)$")
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
@@ -95,6 +96,11 @@ def in_parts(attempts: Sequence[AttemptId]) -> Iterator[tuple[AttemptId, ...]]:
         yield tuple(attempts[at : at + _NAMED_MAX])
 
 
+def is_index(text: str) -> bool:
+    """Return True if a text is the index of a partition, or could be."""
+    return text.isdecimal() and len(text) <= _DIGITS_MAX
+
+
 def partition_id(text: str) -> PartitionId:
     """Parse a partition id of the form `result/index`.
 
@@ -102,6 +108,6 @@ def partition_id(text: str) -> PartitionId:
         Invalid: the text has another form.
     """
     result, _, index = text.rpartition("/")
-    if not result or not index.isdecimal():
+    if not result or not is_index(index):
         raise Invalid(f"partition {text!r}: write result/index, for example 1-0001/3")
     return PartitionId(ResultId(result), int(index))

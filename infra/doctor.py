@@ -33,6 +33,7 @@ from ..control.master.announcer import Announcer
 from ..control.model.replay import Replay
 from ..storage.format.layout import Layout
 from ..storage.stores.port import BlobStore, ByteRange
+from ..storage.stores.rooted import UnknownRoot
 from .target import ANSWER_S_MAX, Target
 
 _CHECK_S_MAX = 30.0
@@ -308,7 +309,7 @@ class _Bucket:
         self._store, root = self._open()
         self._prefix = Layout(root, self._job).prefix
         self._store.check(_deadline(), self._prefix)
-        self._opening.callback(self._clear)
+        self._opening.callback(self._clear_at_last)
         return self._target.store
 
     def put(self) -> str:
@@ -357,9 +358,9 @@ class _Bucket:
         return "two parts joined once, a second upload refused"
 
     def delete(self) -> str:
-        listed = len(list(self._store.list(self._prefix)))
+        listed = len(self._listed())
         self._clear()
-        left = list(self._store.list(self._prefix))
+        left = self._listed()
         if left or not listed:
             raise Corrupt(f"{listed} objects listed, {len(left)} still listed after their deletion")
         return f"{listed} objects listed and deleted"
@@ -368,11 +369,20 @@ class _Bucket:
         store, root = self._target.open_bucket(**options)
         return self._opening.enter_context(closing(store)), root
 
+    def _clear_at_last(self) -> None:
+        with suppress(HeadgateError):  # a check has said so, or nothing was stored
+            self._clear()
+
     def _clear(self) -> None:
         for upload in list(self._store.uploads(self._prefix)):
             self._store.abort(upload)
-        if names := [stat.name for stat in self._store.list(self._prefix)]:
+        if names := self._listed():
             self._store.delete(names)  # deleting nothing would ask for another job's objects
+
+    def _listed(self) -> list[str]:
+        with suppress(UnknownRoot):  # another folder, or one in which nothing is stored yet
+            return [stat.name for stat in self._store.list(self._prefix)]
+        return []
 
 
 def _deadline() -> Deadline:

@@ -44,11 +44,13 @@ class Operations:
 
     def is_available(self, result: str, partition: int | None = None) -> bool:
         """Return True if a whole result, or one whole partition of it, can be read now."""
+        self._require_open()
         job = self._context.worker.job
         return self._context.master.is_available(job, ResultId(result), partition)
 
     def may_release_executor(self, host: str) -> bool:
         """Return True if this job loses nothing with the executors of a host."""
+        self._require_open()
         return self._context.master.may_release_executor(self._context.worker.job, host)
 
     def why(self, result: str, partition: int) -> Attempts:

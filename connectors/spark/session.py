@@ -340,7 +340,7 @@ class Headgate:
         self._exchanger.job_context.current.look_up()
 
     def _report(self, native: Mapping[str, int], holds: tuple[Hold, ...] = ()) -> JobReport:
-        if self._ended and not self._is_guest:
+        if self._queries.closed and (self._ended or self._is_guest):
             raise Closed(f"job {self.job} is closed: ask for results and reports before")
         context = self._exchanger.job_context
         state, requests = context.master.state(self.job), context.store.requests

@@ -56,16 +56,19 @@ _CLIENT_LOG = logging.getLogger("headgate.librdkafka")
 _CLIENT_LOG.addHandler(logging.NullHandler())
 _CLIENT_LOG.propagate = False
 
+_LOGINS = ("security.protocol", "sasl.mechanism", "sasl.mechanisms")
 T = TypeVar("T")
 
 
 def check_options(settings: KafkaSettings) -> None:
-    """Let the client library look at the options of a user. No broker is asked.
+    """Let the client library look at some options of a user. No broker is asked. The way to log in
+    is left out: it needs other options, such as a password, which may come from elsewhere.
 
     Raises:
         Invalid: it refuses one of them.
     """
-    KafkaClients(settings).producer()
+    alone = {name: it for name, it in settings.options.items() if name not in _LOGINS}
+    KafkaClients(replace(settings, options=alone)).producer()
 
 
 class KafkaClients:

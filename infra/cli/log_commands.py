@@ -18,7 +18,7 @@ from ...connectors.spark.report import job_report
 from ...control.clock import SYSTEM_CLOCK, ProgressDeadline
 from ...control.errors import Invalid
 from ...control.events.types import Recorded
-from ...control.ids import job_id, partition_id
+from ...control.ids import is_index, job_id, partition_id
 from ...control.inquiry.audit import audit
 from ...control.inquiry.history import why
 from ...control.inquiry.ignored import refused
@@ -103,7 +103,7 @@ def events(
     ] = False,
 ) -> None:
     """Print the log, one event a line."""
-    if partition and not partition.rpartition("/")[2].isdecimal():
+    if partition and not is_index(partition.rpartition("/")[2]):
         raise Invalid(f"partition {partition!r}: write result/index or index, for example 1-0001/3")
     with closing(target.open_log()) as log, suppress(KeyboardInterrupt):
         if partition and (rejected or not wait):

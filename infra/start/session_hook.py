@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...control.errors import Invalid
+from ...control.errors import Closed, Invalid
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -325,6 +325,8 @@ def _close(name: str) -> None:
 def _last_words(headgate: Headgate) -> str:
     try:
         return headgate.last_words()
+    except Closed:  # by the application, which has asked for what it wants
+        return ""
     except Exception as exc:  # the session may have ended by an error
         return f"job {headgate.job}: its report is not there: {exc}"
 

@@ -3,8 +3,9 @@ the log, or from a listing where the log does not know them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
+from ...control.errors import Unavailable
 from ...control.events.types import Produced
 from ...control.ids import AttemptId, JobId
 from ...control.model.state import JobState, ResultState, is_over
@@ -29,7 +30,9 @@ class ObjectDeleter:
         gone = [
             name
             for attempt in attempts
-            for name in self._names(layout, attempt, None if is_late else known[attempt])
+            for name in (
+                self._listed(layout, attempt) if is_late else self._names(layout, attempt, known)
+            )
         ]
         if is_released and not is_late:
             registered, segments = result.registered, result.totals.written.segments
@@ -54,11 +57,23 @@ class ObjectDeleter:
             self._store.delete(markers)
         return len(names)
 
-    def _names(self, layout: Layout, attempt: AttemptId, produced: Produced | None) -> list[str]:
+    def _names(
+        self, layout: Layout, attempt: AttemptId, known: Mapping[AttemptId, Produced | None]
+    ) -> list[str]:
         """Return the names of an attempt's objects. List them if it is not known which there are,
-        which is rare."""
-        if produced is not None:
+        which is rare. A look at an object that is not there proves the place that was listed.
+
+        Raises:
+            Unavailable, Invalid: the place is not the job's, or was not when it was listed.
+        """
+        if (produced := known[attempt]) is not None:
             return [layout.segment(attempt, segment.number) for segment in produced.segments]
+        names, first = self._listed(layout, attempt), layout.segment(attempt, 0)
+        if not names and self._store.size_bytes(first) is not None:
+            raise Unavailable(f"object {first} is there, and was not listed")
+        return names
+
+    def _listed(self, layout: Layout, attempt: AttemptId) -> list[str]:
         listed = (stat.name for stat in self._store.list(layout.attempt(attempt)))
         return [name for name in listed if layout.owner(name) is not None]
 

@@ -113,9 +113,11 @@ class Run:
             yield f"{self.job} ended with {self.last.exit_code()}: {self.last.complaint()}"
 
     def left(self, names: list[str]) -> Iterator[str]:
-        """Yield a complaint about leftover objects, and about promoted results without objects."""
+        """Yield a complaint about leftover objects, and about promoted results without objects.
+        The drivers' markers stay with the promoted results."""
         layout = Layout(PREFIX, JobId(self.job))
-        there = {layout.result_of(name) for name in names if name.startswith(layout.prefix)}
+        ours = (name for name in names if name.startswith(layout.prefix))
+        there = {layout.result_of(name) for name in ours if layout.driver_of(name) is None}
         kept = set(self.told("promoted"))
         if there != kept:
             yield f"{self.job}: objects of {sorted(map(str, there))}, promoted are {sorted(kept)}"

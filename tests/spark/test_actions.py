@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PythonException, SparkRuntimeException
+from pyspark.errors import PySparkException, PythonException, SparkRuntimeException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as Classic
@@ -333,10 +333,12 @@ def test_what_fails_in_spark_is_not_run_again(spark: SparkSession, hg: Headgate,
 
 
 MANY_ROWS = "select k, sum(n) s from numbers group by k having s > (select k from numbers)"
+FEW_ROWS = """select 1 / coalesce(b.s, 0) from values (1) t(k)
+    left join (select k, sum(n) s from numbers where n < 0 group by k) b using (k)"""
 DEEP = "with recursive r(n) as (select 1 union all select n + 1 from r) select distinct n from r"
 
 
-@pytest.mark.parametrize("query", [MANY_ROWS, DEEP], ids=["subquery", "recursion"])
+@pytest.mark.parametrize("query", [MANY_ROWS, FEW_ROWS, DEEP], ids=["subquery", "few", "recursion"])
 def test_what_fails_in_the_driver_is_not_run_again(
     spark: SparkSession, hg: Headgate, query: str
 ) -> None:
@@ -345,9 +347,11 @@ def test_what_fails_in_the_driver_is_not_run_again(
     counted(spark).createOrReplaceTempView("numbers")
 
     def condition() -> str:
-        with pytest.raises(Py4JJavaError) as failed:
+        with pytest.raises((Py4JJavaError, PySparkException)) as failed:
             spark.sql(query).collect()
-        return str(failed.value.java_exception.getCondition())
+        error = failed.value
+        java = error.java_exception if isinstance(error, Py4JJavaError) else error
+        return str(java.getCondition())
 
     with hg.paused():
         expected = condition()

@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
+from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -369,6 +372,17 @@ def test_a_barrier_under_fair_scheduling(spark: SparkSession, hg: Headgate) -> N
     kill_executors(spark)
     assert list(range(300)) == sorted(number for (number,) in out.collect())
     assert audited(recorded(hg)).state.failed is None
+
+
+def test_a_barrier_has_the_slots_of_its_profile(spark: SparkSession, hg: Headgate) -> None:
+    """The slots of a stage with a barrier are those of the stage's own resource profile, as Spark
+    counts them."""
+    plain = spark.range(0, 300, 1, 2)
+    for cpus in (1, 2):
+        asked = ResourceProfileBuilder().require(TaskResourceRequests().cpus(cpus)).build
+        barred = plain.mapInArrow(lambda it: it, "id long", barrier=True, profile=asked)
+        with nullcontext() if cpus == 1 else pytest.raises(Py4JJavaError, match="SPARK-24819"):
+            assert 300 == hg.repartition(barred, 3, "id").count()
 
 
 def test_slots_are_counted_in_every_pool(spark: SparkSession) -> None:

@@ -79,13 +79,20 @@ def test_what_spark_encrypts_is_called_there(
         same(hg, df.groupBy("k").applyInArrow(counted, COUNTED), here=False)
 
 
-@pytest.mark.parametrize("key", ["execution.pyspark.udf.hideTraceback", "pyspark.worker.logging"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "execution.pyspark.udf.hideTraceback.enabled",
+        "execution.pyspark.udf.killOnIdleTimeout",
+        "pyspark.worker.logging.enabled",
+    ],
+)
 def test_what_spark_does_around_a_function_is_done_there(
     spark: SparkSession, hg: Headgate, df: DataFrame, key: str
 ) -> None:
-    """Spark calls the function when it is to collect what the function logs, or to hide the
-    traceback of its errors."""
-    with setting(spark, {f"spark.sql.{key}.enabled": "true"}):
+    """Spark calls the function when it is to collect what the function logs, to hide the traceback
+    of its errors, or to end it when it takes too long."""
+    with setting(spark, {f"spark.sql.{key}": "true"}):
         same(hg, df.groupBy("k").applyInArrow(counted, COUNTED), here=False)
 
 

@@ -280,6 +280,8 @@ def test_a_barrier_without_slots_fails_at_once(spark: SparkSession, hg: Headgate
     before = len(hg.results())
     with entered(hg, spark):
         assert {} == left(hg, failing)
+    with pytest.raises(Py4JJavaError, match="SPARK-24819"):
+        hg.repartition(barred, 2, "id")
     assert all(result.released for result in hg.results()[before:])
 
 

@@ -60,6 +60,7 @@ def test_what_is_available_is_asked(log: KeptLog, objects: Objects) -> None:
             "partition r1/1 is not of result r2",
         ),
         (("events", "--partition", "TYPO"), "write result/index or index"),
+        (("events", "--partition", "9" * 5_000), "write result/index or index"),
         (("events", "--partition", "r1/3"), "no event of the log is about partition r1/3"),
         (("events", "--partition", "7"), "no event of the log is about partition 7"),
         (("events", "--partition", "TYPO/1", "--rejected"), "is about partition TYPO/1"),

@@ -44,6 +44,7 @@ def test_what_is_not_there_is_said(log: KeptLog, objects: Objects) -> None:
     for arguments, pattern in (
         (("why", "--partition", "r1/9", "--job", JOB), "no attempt at partition r1/9"),
         (("why", "--partition", "nine", "--job", JOB), "write result/index"),
+        (("why", "--partition", f"r1/{'9' * 5_000}", "--job", JOB), "write result/index"),
         (
             ("lost", "--partition", "r1/9", "--job", JOB, "--evidence", "x"),
             "no consumable partition r1/9",

@@ -19,6 +19,7 @@ from headgate.connectors.spark.operations import Operations
 from headgate.connectors.spark.queries.session_queries import SessionQueries
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import ResultId, job_id
+from headgate.infra.start import session_hook
 
 FIRST, SECOND = (ShuffleDescriptor(job_id("job"), ResultId(name), 1, 1, 1) for name in "ab")
 
@@ -56,7 +57,7 @@ class Master:
 
 
 def session(master: Master) -> Headgate:
-    context: Any = SimpleNamespace()
+    context: Any = SimpleNamespace(conf=SimpleNamespace(get=str))
     reruns = Reruns(context, job_id("job"), "tests", lambda _: None)
     current = SimpleNamespace(look_up=lambda: None)
     means: Any = SimpleNamespace(
@@ -93,12 +94,21 @@ def test_an_exchange_whose_release_failed_is_known() -> None:
 
 
 def test_a_report_of_a_closed_job_is_refused_as_such() -> None:
-    """The error after the end of `with headgate.attach(spark)` says that the job is closed."""
+    """The error after the end of `with headgate.attach(spark)` says that the job is closed, in each
+    session, and there are no last words."""
     hg: Any = session(Master())
     hg._exchanger.job_context.worker = SimpleNamespace(job="job")
+    guest: Any = Headgate(hg._exchanger, hg._queries, hg._services, is_guest=True)
+    hg._queries._closed.set()
     hg._ended = True
-    with pytest.raises(Closed, match="job job is closed: ask for results and reports before"):
-        hg.results()
+    for each in (hg, guest):
+        with pytest.raises(Closed, match="job job is closed: ask for results and reports before"):
+            each.results()
+        with pytest.raises(Closed):
+            each.ops.is_available("1-0001")
+        with pytest.raises(Closed):
+            each.ops.may_release_executor("host")
+    assert "" == session_hook._last_words(hg)
 
 
 def test_only_results_that_can_be_read_are_named() -> None:

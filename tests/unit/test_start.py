@@ -88,6 +88,17 @@ def test_a_command_that_cannot_run_says_why(
         command_of(words, conf, False, {})
 
 
+@pytest.mark.parametrize(
+    "mechanism", [["PLAIN"], ["SCRAM-SHA-512"], ["OAUTHBEARER", "oauthbearer.method=oidc"], []]
+)
+def test_a_password_may_come_from_elsewhere(mechanism: list[str]) -> None:
+    """A way to log in needs other options, which files of Spark or the application may give."""
+    sasl = [f"sasl.{text}" for text in ("mechanism=", "")]
+    options = [f"{begin}{text}" for begin, text in zip(sasl, mechanism, strict=False)]
+    pairs = [f"spark.headgate.kafka.{it}" for it in ("security.protocol=SASL_SSL", *options)]
+    command_of([APPLICATION], pairs, False, {})
+
+
 @pytest.mark.parametrize("submit", [False, True])
 @pytest.mark.parametrize(
     ("pair", "error"),

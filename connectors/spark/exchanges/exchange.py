@@ -37,6 +37,7 @@ from ..jvm.pages.query_page import QueryPage
 from ..jvm.scheduler import task_slots
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
+from ..settings import is_true
 from ..tasks.combine_task import CombineTask, share
 from ..tasks.exchange_tasks import MapTask
 from ..tasks.grouped.stored_columns import GivenTask
@@ -64,7 +65,7 @@ from .transport import (
 
 _LOG = logging.getLogger("headgate")
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
-_ZONE = "spark.sql.session.timeZone"
+_ZONE, _ADAPTIVE = "spark.sql.session.timeZone", "spark.sql.adaptive.enabled"
 _LABEL_CHARS, _LINE_CHARS = 200, 60
 _SCHEMA_CHARS = 100_000
 _NAMED_MAX = 20
@@ -121,6 +122,8 @@ class Exchanger:
                     plan = self.door.exchange_plan(df, n, columns)
                     page.stage(result, label, plan.shown)
                     transport = JvmTransport(self.spark, self.door, plan)
+                    if is_true(self.spark.conf.get(_ADAPTIVE)):  # without, Spark waits for slots
+                        transport.require_slots()
                 written = self.write(
                     transport,
                     df.schema,

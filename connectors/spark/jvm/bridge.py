@@ -28,7 +28,10 @@ _GENERATED = "org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass"
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _INVALID = "InvalidAQEPlanException"
 _SCHEDULER = "org.apache.spark.scheduler."
-_EXECUTED = "org.apache.spark.sql.execution.SparkPlan.executeQuery"
+_EXECUTED = (
+    "org.apache.spark.sql.execution.SparkPlan.executeQuery",
+    "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
+)
 _OF_QUERIES = re.compile("SQLSTATE: (?!XX|0A)")  # neither a fault of Spark nor an unsupported plan
 _CANCELLED = "[SPARK_JOB_CANCELLED]"
 _OF_THREADS = (
@@ -288,12 +291,13 @@ def schema_of(node: Any) -> StructType:
 
 def is_sparks(error: Exception) -> bool:
     """Return True if Spark has run a part of the query that has failed, for example on the user's
-    rows, or was ended: a job, or the driver, which executes subqueries and recursions. Any other
+    rows, or was ended: a job, or the driver, which executes subqueries and recursions, and
+    evaluates expressions of few rows. Any other
     error is one of planning, whatever its type: PySpark gives many Java exceptions types of its
     own, also those that our own calls raise."""
     is_java = isinstance(error, Py4JJavaError)
     trace = str(error if is_java else getattr(error, "_stackTrace", ""))
-    by_driver = _EXECUTED in trace and _OF_QUERIES.search(str(error))
+    by_driver = any(name in trace for name in _EXECUTED) and _OF_QUERIES.search(str(error))
     return bool(_SCHEDULER in trace or by_driver)
 
 

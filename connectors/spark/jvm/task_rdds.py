@@ -16,7 +16,6 @@ from ..tasks.frames import VolumeFrames, Volumes
 from ..tasks.shipping import Task
 from .bridge import Jvm
 from .compiled_classes import CompiledClasses
-from .scheduler import task_slots
 from .task_settings import require_carried
 
 _AWAIT = "scala.concurrent.Await"
@@ -92,7 +91,10 @@ class TaskRdds:
             Py4JJavaError: the stage has more tasks than there are slots.
         """
         if rows.isBarrier():
-            count, (slots, _) = int(rows.getNumPartitions()), task_slots(self._context)
+            count, context = int(rows.getNumPartitions()), self._context._jsc.sc()
+            stages = context.dagScheduler()
+            asked = stages.getShuffleDependenciesAndResourceProfiles(rows)._2()
+            slots = int(context.maxNumConcurrentTasks(stages.mergeResourceProfilesForStage(asked)))
             if count > slots:
                 errors = self._jvm.only(_ERRORS)
                 error = errors.numPartitionsGreaterThanMaxNumConcurrentTasksError(count, slots)

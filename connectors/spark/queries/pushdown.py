@@ -50,6 +50,8 @@ _SQL = "spark.sql."
 _PROFILED = f"{_SQL}pyspark.udf.profiler"
 _UNSUPPORTED = (
     f"{_SQL}execution.arrow.useLargeVarTypes",
+    f"{_SQL}execution.pyspark.udf.faulthandler.enabled",
+    f"{_SQL}execution.pyspark.udf.killOnIdleTimeout",
     f"{_SQL}execution.pyspark.udf.hideTraceback.enabled",
     f"{_SQL}execution.pyspark.udf.tracebackWithLocals.enabled",
     f"{_SQL}pyspark.worker.logging.enabled",
