@@ -8,6 +8,7 @@ under the root is Headgate's, and that the jobs of this log store their objects 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -18,6 +19,7 @@ from ...control.model.state import JobState, ResultState, is_over
 from ..format.layout import Layout
 from ..format.segment import stored_checksum
 from ..stores.port import BlobStat, BlobStore, PendingUpload
+from ..stores.rooted import UnknownRoot
 
 
 class Kind(Enum):
@@ -168,7 +170,10 @@ def check(
     """
     before = states()
     prefix = Layout(root, job).prefix if job else f"{root}/" if root else ""
-    listing = Listing(tuple(store.list(prefix)), tuple(store.uploads(prefix)))
+    stats = list[BlobStat]()
+    with suppress(UnknownRoot):  # nothing is stored yet, or all of it is missing
+        stats += store.list(prefix)
+    listing = Listing(tuple(stats), tuple(store.uploads(prefix)))
     first = compare(before, listing, root)
     if whole:
         first = deep(before, first, root, store)

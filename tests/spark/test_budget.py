@@ -14,6 +14,7 @@ from headgate.connectors.spark.exchanges.budget import NO_LIMIT, Cost
 
 from .cluster import kinds, recorded
 from .conftest import setting
+from .entered import wait_until
 
 ROWS = 20_000
 BUDGET, BUDGET_JOB = "spark.headgate.budget", "spark.headgate.budget.job"
@@ -65,6 +66,7 @@ def test_the_exchanges_of_a_job_add_up(spark: SparkSession, hg: Headgate) -> Non
     df = spark.range(ROWS)
     out = hg.repartition(df, 4, "id")
     assert out.count() == ROWS
+    wait_until(lambda: hg.results()[-1].gets > 0)  # the log's news of the reads may be under way
     last = hg.results()[-1]
     assert last.predicted_gets == last.gets
     report = hg.report()
@@ -80,6 +82,7 @@ def test_what_is_not_read_yet_counts(spark: SparkSession, hg: Headgate) -> None:
     to the limit."""
     df = spark.range(ROWS)
     hg.repartition(df, 4, "id").count()
+    wait_until(lambda: hg.results()[-1].gets > 0)
     last, before = hg.results()[-1], hg.report()
     limit = before.puts + before.gets + 2 * (last.puts + last.gets)
     limited(spark, NO_LIMIT, Cost(inf, limit, inf))
