@@ -95,19 +95,15 @@ def test_bytes_are_stated_as_they_were_before_compression(
     assert 3 * 8 * ROWS == produced.plain_bytes > 4 * produced.size_bytes
 
 
-class Coded(pa.ExtensionType):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__(pa.dictionary(pa.int8(), pa.string()), "tests.coded")
-
-    def __arrow_ext_serialize__(self) -> bytes:
-        return b""
+CODED = pa.opaque(pa.dictionary(pa.int8(), pa.string()), "coded", "tests")
 
 
 @pytest.mark.parametrize(
     "kind",
     [
         pa.dictionary(pa.int32(), pa.string()),
-        Coded(),
+        CODED,
+        pa.struct([("inner", CODED)]),
         pa.list_(pa.dictionary(pa.int8(), pa.string())),
         pa.run_end_encoded(pa.int32(), pa.int64()),
         pa.struct([("inner", pa.string_view())]),
