@@ -208,7 +208,8 @@ class KafkaClients:
 
     def _forget_admin(self) -> None:
         with self._lock:
-            self._admins.pop(os.getpid(), None)
+            former = self._admins.pop(os.getpid(), None)
+        del former  # its end may take a while, and nobody should wait for it at the lock
 
     def _make(self, kind: Callable[..., T], config: dict[str, object]) -> T:
         try:

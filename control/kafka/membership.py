@@ -72,7 +72,7 @@ class KafkaMembership(KafkaTransactions):
         self._failure: HeadgateError | None = None
         self._later: dict[int, Deadline] = {}  # partitions that are to be taken up, and when
         self._granting: dict[int, tuple[Future[Grant], ProgressDeadline]] = {}
-        self._delayed: set[int] = set()  # partitions that a warning has named
+        self._delayed: dict[int, str] = {}  # partitions that a warning has named, and its reason
         self._taken = False
         self._misplaced: set[JobId] = set()  # with an event in a wrong partition
         self._name = ""
@@ -188,13 +188,13 @@ class KafkaMembership(KafkaTransactions):
             try:
                 grant = self._granting.pop(number)[0].result()
             except Unavailable as exc:
-                if number not in self._delayed:
-                    self._delayed.add(number)
+                if self._delayed.get(number) != str(exc):
+                    self._delayed[number] = str(exc)
                     _LOG.warning("%s will take up partition %d later: %s", self._what, number, exc)
                 self._later[number] = Deadline.after(PACE.retry_s)
                 continue
             del self._later[number]
-            self._delayed.discard(number)
+            self._delayed.pop(number, None)
             holding = self._held[number] = _Held(self._holder.granted(grant))
             place = TopicPartition(self._clients.settings.events_topic, number, holding.position)
             self._consumer.incremental_unassign([place])
@@ -246,7 +246,7 @@ class KafkaMembership(KafkaTransactions):
         for place in places:
             self._later.pop(place.partition, None)
             self._stop_granting(place.partition)
-            self._delayed.discard(place.partition)
+            self._delayed.pop(place.partition, None)
         for number in {place.partition for place in places} & self._held.keys():
             self._let_go(number)
         consumer.incremental_unassign(places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from headgate.control.clock import SYSTEM_CLOCK
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import (
     Fenced,
     HeadgateError,
@@ -28,8 +29,10 @@ from headgate.control.events.types import JobUnregistered
 from headgate.control.ids import JobId
 from headgate.control.kafka.clients import KafkaClients
 from headgate.control.kafka.log import KafkaSettings
+from headgate.control.kafka.membership import KafkaMembership
 from headgate.control.kafka.records import Place, produce
 from headgate.control.kafka.transactions import KafkaTransactions
+from headgate.control.log import Grant
 from headgate.control.master.announcer import Announcer
 
 NOWHERE = "127.0.0.1:1"
@@ -229,3 +232,40 @@ def test_what_ends_a_producer_ends_no_job(name: str, kind: type[HeadgateError], 
         step()
     assert transactions._ended
     transactions.close()
+
+
+def test_nobody_waits_for_the_end_of_a_former_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is forgotten may take long to end. Other threads get a new one meanwhile."""
+    ended: list[bool] = []
+    clients = KafkaClients(KafkaSettings(NOWHERE))
+
+    class Slow:
+        def __del__(self) -> None:
+            ended.append(clients._lock.locked())
+
+    monkeypatch.setattr(clients, "_make", lambda *_: Slow())
+    clients.admin()
+    clients._forget_admin()
+    assert [False] == ended
+
+
+def test_each_reason_of_a_delay_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A master that cannot take up a partition says why, and says so again when that changes."""
+    member = object.__new__(KafkaMembership)
+    reasons = ["no leader", "no leader", "an open step"]
+
+    def refuse(*_: object) -> Future[Grant]:
+        refused: Future[Grant] = Future()
+        refused.set_exception(Unavailable(reasons.pop(0)))
+        return refused
+
+    member._what, member._delayed, member._granting = "slot a", {}, {}
+    member._asking = cast(ThreadPoolExecutor, SimpleNamespace(submit=refuse))
+    while reasons:
+        member._later = {2: Deadline.after(0.0)}
+        member._take_up()
+    logged = [record.getMessage() for record in caplog.records]
+    assert [
+        "slot a will take up partition 2 later: no leader",
+        "slot a will take up partition 2 later: an open step",
+    ] == logged
