@@ -56,6 +56,9 @@ _CLIENT_LOG = logging.getLogger("headgate.librdkafka")
 _CLIENT_LOG.addHandler(logging.NullHandler())
 _CLIENT_LOG.propagate = False
 
+# A client goes on asking a broker that does not answer, for as long as that broker is away.
+_SILENCE = frozenset(["_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "REQUEST_TIMED_OUT"])
+
 _LOGINS = ("security.protocol", "sasl.mechanism", "sasl.mechanisms")
 T = TypeVar("T")
 
@@ -183,9 +186,11 @@ class KafkaClients:
     def members(self, group: str, deadline: Deadline) -> list[MemberDescription]:
         """Return the members of a consumer group; none if there is no such group."""
         self.meet(deadline)
-        futures = self.admin().describe_consumer_groups([group], **self._limit(deadline))
         try:
-            return list(self._ask(futures[group], deadline).members)
+            described = self._ask(
+                lambda admin, **limit: admin.describe_consumer_groups([group], **limit), deadline
+            )
+            return list(described[group].members)
         except KafkaException as exc:
             if exc.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return []
@@ -239,7 +244,7 @@ class KafkaClients:
         if self.settings.embedded:  # the mock has no controller to ask
             self.admin().list_topics(timeout=limit_s)
         else:
-            self._ask(self.admin().describe_cluster(request_timeout=limit_s), deadline)
+            self._answer(self.admin().describe_cluster(request_timeout=limit_s), deadline)
 
     def _check_reachable(
         self, exc: KafkaException, deadline: Deadline, earlier: Sequence[KafkaError]
@@ -275,8 +280,7 @@ class KafkaClients:
         if self.exists(topic.name, deadline):
             return
         try:
-            futures = self.admin().create_topics([new], **self._limit(deadline))
-            self._ask(futures[new.topic], deadline)
+            self._ask(lambda admin, **limit: admin.create_topics([new], **limit), deadline)
         except KafkaException as exc:
             if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(exc.args[0], f"creating topic {new.topic}") from exc
@@ -317,9 +321,8 @@ class KafkaClients:
         if self.settings.embedded:
             return ""
         self.meet(deadline)
-        futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
         with self.translated(f"asking for the id of topic {name}"):
-            topic_id = self._ask(futures[name], deadline).topic_id
+            topic_id = self._topic(name, deadline).topic_id
         identity = str(topic_id) if topic_id.get_most_significant_bits() else ""
         if self._identity not in ("", identity):
             self._partitions = 0
@@ -347,8 +350,9 @@ class KafkaClients:
     def _configured(self, name: str, deadline: Deadline) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, name)
         with self.translated(f"reading the settings of topic {name}"):
-            futures = self.admin().describe_configs([resource], **self._limit(deadline))
-            entries = self._ask(futures[resource], deadline)
+            entries = self._ask(
+                lambda admin, **limit: admin.describe_configs([resource], **limit), deadline
+            )[resource]
         return {name: str(entry.value) for name, entry in entries.items()}
 
     def _described(self, name: str, deadline: Deadline) -> int:
@@ -380,8 +384,13 @@ class KafkaClients:
         if self.settings.embedded:  # the mock makes a topic on request
             metadata = self.admin().list_topics(name, timeout=max(REQUEST_S_MIN, deadline.left_s))
             return [p.leader >= 0 for p in metadata.topics[name].partitions.values()]
-        futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
-        return [p.leader is not None for p in self._ask(futures[name], deadline).partitions]
+        return [p.leader is not None for p in self._topic(name, deadline).partitions]
+
+    def _topic(self, name: str, deadline: Deadline) -> Any:
+        topics = TopicCollection([name])
+        return self._ask(lambda admin, **limit: admin.describe_topics(topics, **limit), deadline)[
+            name
+        ]
 
     def _offset(self, place: Place, spec: OffsetSpec, level: IsolationLevel = _COMMITTED) -> int:
         return self._offsets([place], spec, level)[0]
@@ -404,19 +413,35 @@ class KafkaClients:
         self, places: Sequence[Place], spec: OffsetSpec, level: IsolationLevel, deadline: Deadline
     ) -> list[int]:
         there = [TopicPartition(place.topic, place.partition) for place in places]
-        futures = self.admin().list_offsets(
-            dict.fromkeys(there, spec), isolation_level=level, **self._limit(deadline)
+        specs = dict.fromkeys(there, spec)
+        answers = self._ask(
+            lambda admin, **limit: admin.list_offsets(specs, isolation_level=level, **limit),
+            deadline,
         )
-        offsets = [int(self._ask(futures[each], deadline).offset) for each in there]
+        offsets = [int(answers[each].offset) for each in there]
         for place, offset in zip(places, offsets, strict=True):
             if offset < 0:  # the client had no answer
                 raise Unavailable(f"no answer about the offsets of {place}")
         return offsets
 
-    def _limit(self, deadline: Deadline) -> dict[str, float]:
-        return {"request_timeout": max(REQUEST_S_MIN, min(deadline.left_s, _ASK_S_MAX))}
+    def _ask(self, ask: Callable[..., Mapping[Any, Any]], deadline: Deadline) -> dict[Any, Any]:
+        """Return the answers to a request of the admin client. If a broker is silent, ask with a
+        new client, which finds the brokers that are there. `ask` is given the client and the time
+        limit of one request."""
+        while True:
+            limit_s = max(REQUEST_S_MIN, min(deadline.left_s, _ASK_S_MAX))
+            try:
+                asked = ask(self.admin(), request_timeout=limit_s)
+                return {what: self._answer(future, deadline) for what, future in asked.items()}
+            except KafkaException as exc:
+                if exc.args[0].name() not in _SILENCE:
+                    raise
+                self._forget_admin()
+                if deadline.passed:
+                    raise
+                deadline.pause()
 
-    def _ask(self, future: Any, deadline: Deadline) -> Any:
+    def _answer(self, future: Any, deadline: Deadline) -> Any:
         try:
             return future.result(max(REQUEST_S_MIN, deadline.left_s) + _ASK_S_MAX)
         except TimeoutError as exc:

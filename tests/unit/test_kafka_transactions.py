@@ -269,3 +269,28 @@ def test_each_reason_of_a_delay_is_logged(caplog: pytest.LogCaptureFixture) -> N
         "slot a will take up partition 2 later: no leader",
         "slot a will take up partition 2 later: an open step",
     ] == logged
+
+
+def test_a_silent_broker_is_asked_once_by_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of an earlier request may go on asking a broker that hangs. The next try has a
+    client of its own, and other errors are raised at once."""
+    clients, made = KafkaClients(KafkaSettings(NOWHERE)), list[object]()
+    outcomes = [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.UNKNOWN_TOPIC_OR_PART]
+
+    def describe(topics: object, request_timeout: float) -> dict[str, Future[None]]:
+        described: Future[None] = Future()
+        described.set_exception(KafkaException(KafkaError(outcomes[len(made) - 1])))
+        return {"topic": described}
+
+    def make(*_: object) -> object:
+        made.append(SimpleNamespace(describe_topics=describe))
+        return made[-1]
+
+    monkeypatch.setattr(clients, "_make", make)
+    assert not clients.exists("topic", Deadline.after(20.0))
+    assert 3 == len(made)
+    made.clear()
+    clients._forget_admin()
+    with pytest.raises(Unavailable):
+        clients.exists("topic", Deadline.after(0.0))
+    assert 1 == len(made)
