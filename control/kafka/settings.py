@@ -82,6 +82,7 @@ ssl.truststore.location statistics.interval.ms topic.metadata.refresh.interval.m
 """
 
 _MASTERS = "masters"
+_SOCKET, _SOCKET_MS = "socket.timeout.ms", 10_000
 _SECRET_PARTS = ("password", "secret", "passphrase", "pem")
 
 
@@ -198,8 +199,12 @@ class KafkaSettings:
         return text
 
     def common(self) -> dict[str, object]:
-        """Return the options of every client."""
-        defaults = {"client.id": "headgate", "log_level": 2}
+        """Return the options of every client.
+
+        A request to a broker that hangs ends soon: the cluster has a new leader after 9 s, and the
+        client's own 60 s are as long as Headgate waits for an answer.
+        """
+        defaults = {"client.id": "headgate", "log_level": 2, _SOCKET: _SOCKET_MS}
         options = {name: _number(name, text) for name, text in self.options.items()}
         return defaults | options | {"bootstrap.servers": self.bootstrap}
 
@@ -218,12 +223,15 @@ class KafkaSettings:
         A step that follows another at once waits until the broker has finished that one. The
         back-off is short because the client's own 100 ms would delay every such step.
         """
-        owned = {
+        owned: dict[str, object] = {
             "transactional.id": name,
             "transaction.timeout.ms": step_ms_max,
             "delivery.timeout.ms": min(step_ms_max, int(self.request_timeout_s * 1000)),
         }
-        return {"retry.backoff.ms": 5} | self.producing() | owned
+        defaults: dict[str, object] = {"retry.backoff.ms": 5}
+        if _SOCKET not in self.options:  # the client wants it shorter than a step
+            owned[_SOCKET] = min(_SOCKET_MS, step_ms_max - 100)
+        return defaults | self.producing() | owned
 
     def reading(self, group: str, stays: bool = False) -> dict[str, object]:
         """Return the options of a consumer for a follower.

@@ -42,6 +42,8 @@ COMBINED_SHARE, BUNDLES_MAX, RANGES_MAX = 0.5, 4, 3
 LINK, CUT = "link", "cut"
 SOAKED = (*((victim, how) for victim in VICTIMS for how in (KILLED, PAUSED)), (LINK, CUT))
 SOAKED_BETWEEN_S, SOAKED_LASTS_S = (5.0, 25.0), (1.0, 25.0)
+# A broker that hangs keeps its connections: whoever has asked it would wait for as long.
+HUNG_S, HUNG_SHARE, BROKERS = 75.0, 0.25, ("leader", "coordinator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +166,7 @@ def faults(seed: int, applications: int) -> Iterator[Fault]:
         at, (victim, how) = chance.randrange(applications), chance.choice(SOAKED)
         if victim == "driver" and at % 2:
             how = PAUSED
-        yield Fault(
-            at,
-            victim,
-            how,
-            chance.uniform(*SOAKED_BETWEEN_S),
-            chance.uniform(*SOAKED_LASTS_S),
-            chance.random(),
-        )
+        between_s, lasts_s = chance.uniform(*SOAKED_BETWEEN_S), chance.uniform(*SOAKED_LASTS_S)
+        if victim in BROKERS and how == PAUSED and chance.random() < HUNG_SHARE:
+            lasts_s = HUNG_S
+        yield Fault(at, victim, how, between_s, lasts_s, chance.random())

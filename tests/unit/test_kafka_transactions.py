@@ -294,3 +294,17 @@ def test_a_silent_broker_is_asked_once_by_each_client(monkeypatch: pytest.Monkey
     with pytest.raises(Unavailable):
         clients.exists("topic", Deadline.after(0.0))
     assert 1 == len(made)
+
+
+def test_a_request_to_a_broker_that_hangs_ends_soon() -> None:
+    """Every client gives up a request long before `wait.ms` are over, and a step's client before
+    its step is. A user's own limit is kept."""
+    settings = KafkaSettings(NOWHERE)
+    limits = [
+        config["socket.timeout.ms"]
+        for config in (settings.producing(), settings.reading("g"), settings.deciding("j", 4_000))
+    ]
+    assert [10_000, 10_000, 3_900] == limits
+    mine = KafkaSettings(NOWHERE, options={"socket.timeout.ms": "2000"})
+    assert "2000" == mine.deciding("j", 4_000)["socket.timeout.ms"]
+    KafkaClients(settings).decider("j")
