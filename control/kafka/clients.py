@@ -244,7 +244,8 @@ class KafkaClients:
         if self.settings.embedded:  # the mock has no controller to ask
             self.admin().list_topics(timeout=limit_s)
         else:
-            self._answer(self.admin().describe_cluster(request_timeout=limit_s), deadline)
+            admin = self.admin()
+            self._answer(admin.describe_cluster(request_timeout=limit_s), deadline)
 
     def _check_reachable(
         self, exc: KafkaException, deadline: Deadline, earlier: Sequence[KafkaError]
@@ -430,8 +431,9 @@ class KafkaClients:
         limit of one request."""
         while True:
             limit_s = max(REQUEST_S_MIN, min(deadline.left_s, _ASK_S_MAX))
+            admin = self.admin()  # held until it has answered, also if others forget it meanwhile
             try:
-                asked = ask(self.admin(), request_timeout=limit_s)
+                asked = ask(admin, request_timeout=limit_s)
                 return {what: self._answer(future, deadline) for what, future in asked.items()}
             except KafkaException as exc:
                 if exc.args[0].name() not in _SILENCE:

@@ -308,3 +308,24 @@ def test_a_request_to_a_broker_that_hangs_ends_soon() -> None:
     mine = KafkaSettings(NOWHERE, options={"socket.timeout.ms": "2000"})
     assert "2000" == mine.deciding("j", 4_000)["socket.timeout.ms"]
     KafkaClients(settings).decider("j")
+
+
+def test_a_client_lives_until_it_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that another thread forgets meanwhile still answers: its end would end the
+    master."""
+    clients, gone = KafkaClients(KafkaSettings(NOWHERE)), list[bool]()
+
+    class Client:
+        def describe_topics(self, topics: object, request_timeout: float) -> dict[str, object]:
+            client = ref(self)
+
+            def result(timeout: float) -> object:
+                clients._forget_admin()
+                gone.append(client() is None)
+                return SimpleNamespace(partitions=[])
+
+            return {"topic": SimpleNamespace(result=result)}
+
+    monkeypatch.setattr(clients, "_make", lambda *_: Client())
+    assert clients.exists("topic", Deadline.after(5.0))
+    assert [False] == gone

@@ -20,7 +20,7 @@ from headgate.control.log import Grant
 
 def member(**parts: Any) -> Any:
     made = KafkaMembership.__new__(KafkaMembership)
-    named = {"_later": {}, "_granting": {}, "_delayed": set(), "_held": {}, "_what": "slot one"}
+    named = {"_later": {}, "_granting": {}, "_delayed": {}, "_held": {}, "_what": "slot one"}
     for name, part in (named | parts).items():
         setattr(made, name, part)
     return made
