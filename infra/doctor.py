@@ -22,6 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..connectors.spark.versions import NEWEST, SOCKETS, version_of
+from ..control import __version__
 from ..control.addresses import urls_of
 from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
@@ -147,7 +148,7 @@ def _spark_version() -> str:
     try:
         return version("pyspark")
     except PackageNotFoundError as exc:
-        raise Invalid("not installed: pip install 'headgate[spark]'") from exc
+        raise Invalid("not installed: pip install 'pyspark-headgate[spark]'") from exc
 
 
 def _pyspark() -> str:
@@ -191,7 +192,7 @@ def _sockets() -> str:
 
 
 def _versions() -> str:
-    names = ("headgate", "pyarrow", "confluent-kafka", "obstore")
+    names = ("pyspark-headgate", "pyarrow", "confluent-kafka", "obstore")
     return ", ".join(f"{name} {version(name)}" for name in names)
 
 
@@ -241,7 +242,7 @@ class _Broker:
         return Hint(f"{self._place}: drivers must set {', '.join(named)}") if named else self._place
 
     def produce(self) -> str:
-        registered = JobRegistered("per-job", version("headgate"), "headgate doctor")
+        registered = JobRegistered("per-job", __version__, "headgate doctor")
         offset = self._log.append(self._announcer.fact(registered)).offset(_deadline())
         return f"a fact was confirmed at offset {offset} of job {self._job}"
 

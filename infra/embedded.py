@@ -58,7 +58,7 @@ def start_embedded(limit_s: float = 30.0) -> EmbeddedStack:
     """
     if find_spec("moto") is None:
         raise Invalid(
-            "the embedded stack needs moto: pip install 'headgate[embedded]', "
+            "the embedded stack needs moto: pip install 'pyspark-headgate[embedded]', "
             "or configure a broker and a bucket"
         )
     # A session of its own: Ctrl-C is for the driver, which may still need the stack to close.

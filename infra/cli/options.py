@@ -68,7 +68,7 @@ def missing(*extras: str) -> list[str]:
 def require(subject: str, *extras: str) -> None:
     """Refuse a command without the packages that it imports, and name their extras."""
     if absent := missing(*extras):
-        advice = f"pip install 'headgate[{','.join(extras)}]'"
+        advice = f"pip install 'pyspark-headgate[{','.join(extras)}]'"
         raise Invalid(f"{subject} needs {', '.join(absent)}: {advice}")
 
 

@@ -32,7 +32,7 @@ def main() -> None:
         raise
     except ModuleNotFoundError as exc:
         if exc.name == "pyspark":
-            exc.add_note("headgate run needs a PySpark: pip install 'headgate[spark]'")
+            exc.add_note("headgate run needs a PySpark: pip install 'pyspark-headgate[spark]'")
         raise
 
 

@@ -19,8 +19,8 @@ from .conftest import README, ROOT, TREE
 pytestmark = pytest.mark.package
 
 ROOMS = ("control", "storage", "connectors", "infra", "testing")
-LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
-NAME = f"headgate-{headgate.__version__}"
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
+NAME = f"pyspark_headgate-{headgate.__version__}"
 LICENCE = f"{NAME}.dist-info/licenses/LICENSE"
 METADATA = f"{NAME}.dist-info/METADATA"
 OF_ITSELF = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt")
@@ -66,7 +66,7 @@ def test_the_wheel_holds_the_package(shipped: dict[str, bytes]) -> None:
 
 def test_the_sdist_holds_the_package(source: set[str]) -> None:
     """The sdist holds the package, what its build reads, and the pages."""
-    of_setuptools = {name for name in source if name.startswith("src/headgate.egg-info/")}
+    of_setuptools = {name for name in source if name.startswith("src/pyspark_headgate.egg-info/")}
     pages = {name for name in source if name.startswith("docs/")}
     of_the_build = {"LICENSE", "MANIFEST.in", "PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py"}
     read = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
@@ -96,7 +96,7 @@ def test_the_metadata_stand_alone(shipped: dict[str, bytes]) -> None:
     text = str(metadata.get_payload())
     assert [] == LINK.findall(text)
     assert README.splitlines()[0] == text.splitlines()[0]
-    assert "Tour of the code · Architecture" in text
+    assert "API and commands · Running" in text
     assert (metadata["Version"], metadata["License-Expression"], metadata["Requires-Python"]) == (
         headgate.__version__,
         "Apache-2.0",

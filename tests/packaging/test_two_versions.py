@@ -122,7 +122,7 @@ def versions(clean: CleanFolder) -> CleanFolder:
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir"]
     subprocess.run([*build, clean.path, tree], check=True, capture_output=True)
     subprocess.run([sys.executable, "-m", "venv", clean.path / NEWER], check=True)
-    installed = clean.run(f"pip install --no-deps headgate-{NEXT}-*.whl", NEWER)
+    installed = clean.run(f"pip install --no-deps pyspark_headgate-{NEXT}-*.whl", NEWER)
     assert installed.returncode == 0, installed
     (packages,) = (clean.path / OLDER).glob("lib/python3*/site-packages")
     there = clean.path / NEWER / packages.relative_to(clean.path / OLDER)

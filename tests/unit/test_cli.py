@@ -341,7 +341,7 @@ def test_the_stack_needs_its_extra(log: KeptLog, monkeypatch: pytest.MonkeyPatch
     for command in ("up", "status", "down"):
         code, _, error = ran("stack", command)
         assert code == 2
-        assert "pip install 'headgate[stack]'" in error
+        assert "pip install 'pyspark-headgate[stack]'" in error
         assert 0 == ran("stack", command, "--help")[0]
     monkeypatch.setattr(stack, "status", lambda: pytest.fail("the stack is not asked"))
     assert 0 == ran("events")[0]
@@ -354,7 +354,7 @@ def test_the_demo_needs_its_extras(monkeypatch: pytest.MonkeyPatch) -> None:
         2,
         [],
         "error: the demo needs pyspark, moto, flask, flask_cors: "
-        "pip install 'headgate[spark,embedded]'\n",
+        "pip install 'pyspark-headgate[spark,embedded]'\n",
     )
 
 

@@ -1,4 +1,4 @@
-"""The help of each command, and the table of commands in README."""
+"""The help of each command, and the table of commands on the page of the API."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_paragraphs_of_a_help_are_as_wide_as_the_terminal(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_readme_names_every_command(name: str) -> None:
-    """README's table has a line for each command; those of the stack share one."""
+def test_the_page_names_every_command(name: str) -> None:
+    """The table has a line for each command; those of the stack share one."""
     word = "stack up" if name.startswith("stack") else name
-    assert f"\nheadgate {word}" in (ROOT / "README.md").read_text()
+    assert f"\nheadgate {word}" in (ROOT / "docs/api.md").read_text()
 
 
 def test_arguments_have_one_style() -> None:

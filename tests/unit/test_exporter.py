@@ -207,7 +207,7 @@ def test_without_the_package_the_extra_is_named(
     """A machine without prometheus-client is told which extra brings it."""
     monkeypatch.setitem(options._PACKAGES, "metrics", ("no_such_package",))
     code, _, error = ran("exporter")
-    assert (2, True) == (code, "headgate[metrics]" in error)
+    assert (2, True) == (code, "pyspark-headgate[metrics]" in error)
 
 
 # Names and pages

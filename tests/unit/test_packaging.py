@@ -92,7 +92,7 @@ def test_the_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
     assert "version" in project["project"]["dynamic"]
     source = project["tool"]["setuptools"]["dynamic"]["version"]
     assert source == {"attr": "headgate.control.__version__"}
-    assert metadata.version("headgate") == headgate.__version__
+    assert metadata.version("pyspark-headgate") == headgate.__version__
 
 
 def test_every_room_is_linked() -> None:

@@ -61,7 +61,7 @@ def test_the_error_of_an_application_without_pyspark(
     (tmp_path / "app.py").write_text(f"import sys; sys.modules['pyspark'] = None; import {module}")
     done = run([*MAIN, "app.py"], tmp_path)
     assert done.returncode == 1
-    assert ("pip install 'headgate[spark]'" in done.stderr.splitlines()[-1]) == noted
+    assert ("pip install 'pyspark-headgate[spark]'" in done.stderr.splitlines()[-1]) == noted
 
 
 @pytest.mark.parametrize("named", ["", "/opt/python"])
