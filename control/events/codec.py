@@ -1,9 +1,9 @@
 """The binary form of events: Avro single-object encoding, one schema file per published version.
 
 A record consists of a two-byte marker, the schema's 64-bit fingerprint, and the body. Every version
-in `schemas/` stays readable: the reader finds the writer's schema by its fingerprint. From version
-7 on, the body begins with the version as text, so that the record of a newer version is not taken
-for somebody else's.
+in `schemas/` stays readable: the reader finds the writer's schema by its fingerprint. The body
+begins with the version as text, so that the record of a newer version is not taken for somebody
+else's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from . import types as ev
 
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
-VERSION = 9
+VERSION = 1
 KIND_HEADER = "headgate-type"
 
 TEXT_CHARS_MAX = 2_000  # of a text that an exception, an operator or a stranger gives
@@ -40,7 +40,6 @@ _known_names = lru_cache(4096)(is_name)
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10
 _TEXT_FIELDS = frozenset(["reason", "evidence", "object", "label"])
-_WRITTEN_AS = "written_as"  # the first field of an event
 _NEWER = re.compile(rb"[\x14-\x1a]headgate\.([0-9]{1,4})")
 _PARTS = (ev.SegmentSummary, AttemptId, PartitionId)
 
@@ -58,14 +57,14 @@ def _fingerprint(schema: dict[str, Any]) -> bytes:
 def _prefix(version: int, schema: dict[str, Any]) -> bytes:
     """Return the bytes with which every record of a version begins."""
     out = bytearray(_MARKER + _fingerprint(schema))
-    if schema["fields"][0]["name"] == _WRITTEN_AS:
-        avro.write_string(out, f"headgate.{version}")
+    avro.write_string(out, f"headgate.{version}")
     return bytes(out)
 
 
 def _after_prefix(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of what follows the prefix."""
-    fields = [field for field in schema["fields"] if field["name"] != _WRITTEN_AS]
+    written_as, *fields = schema["fields"]
+    assert written_as["name"] == "written_as", "every version says first which it is"
     return {**schema, "fields": fields}
 
 
@@ -87,7 +86,7 @@ def encode(event: ev.Event) -> bytes:
     Raises:
         Invalid: the record is too large for the log, or a value is out of bounds for readers.
     """
-    if wrong := _beyond(event) or _too_long_a_lease(event.body):
+    if wrong := _beyond(event):
         raise Invalid(f"{event.kind} {event.id[:NAME_CHARS_MAX]}: {wrong}")
     out = bytearray(_PREFIX)
     _write(out, _brief(event))
@@ -200,13 +199,6 @@ def _beyond_counts(*counts: int) -> str:
     return f"its numbers of rows, bytes, requests or objects are {min(counts)} to {max(counts)}"
 
 
-def _too_long_a_lease(body: object) -> str:
-    """Return why a driver is refused its lease, or an empty text. Older versions gave longer ones,
-    and these are read."""
-    lease_ms = body.lease_ms if isinstance(body, ev.JobRegistered) else 0
-    return "" if lease_ms <= LEASE_MS_MAX else f"a lease of {lease_ms} ms is too long"
-
-
 _TEXTS = MappingProxyType(
     {
         kind: tuple(field.name for field in fields(kind) if field.name in _TEXT_FIELDS)
@@ -216,7 +208,7 @@ _TEXTS = MappingProxyType(
 _CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
     {
         ev.JobRegistered: lambda body: (
-            "" if 0 <= body.lease_ms < _TIME_MS_MAX else f"{body.lease_ms} ms is not a lease"
+            "" if 0 <= body.lease_ms <= LEASE_MS_MAX else f"{body.lease_ms} ms is not a lease"
         ),
         ev.ResultRegistered: _beyond_result,
         ev.SegmentProduced: lambda body: _beyond_segments(body.segment),

@@ -18,7 +18,7 @@ _LOG = logging.getLogger("headgate.events")
 _IMPORTANT = (
     ev.JobRegistered, ev.JobAccepted, ev.JobUnregistered, ev.LeaseExpired, ev.JobFailed,
     ev.ResultRegistered, ev.ResultComplete, ev.Promoted, ev.Released, ev.Deleted,
-    ev.Lost, ev.ExecutorLost, ev.AttemptFailed, ev.Superseded, ev.Reproduce,
+    ev.Lost, ev.AttemptFailed, ev.Superseded, ev.Reproduce,
 )  # fmt: skip
 _PARTITIONS_SHOWN = 10
 

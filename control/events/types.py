@@ -29,7 +29,7 @@ class SegmentSummary:
     Empty if the index is too large for an event; then only the segment's footer has it.
     """
     format: int = 2
-    """The format of the object; events before version 9 know only this one."""
+    """The format of the object."""
 
 
 # Facts
@@ -163,14 +163,6 @@ class Lost:
     """The observation that proves the loss. If it is empty, no decision follows."""
     task: int = 0
     """The reader task that waits for the partition to be made again, 0 if none does."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorLost:
-    """An executor is lost: attempts on its host have ended without a fact of their own."""
-
-    host: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +321,6 @@ Fact: TypeAlias = (
     | WayChosen
     | Consumed
     | Lost
-    | ExecutorLost
     | PromoteRequested
     | StopTrackingRequested
     | ReleaseRequested

@@ -59,7 +59,7 @@ class _Story:
             case ev.Reproduce() if body.result == self.partition.result:
                 if self.partition.index in body.partitions:
                     self._order(recorded, body)
-            case ev.Lost() | ev.ExecutorLost():
+            case ev.Lost():
                 self.facts[offset] = recorded.event
             case ev.Produced():
                 self._note(body.attempt, "has produced", offset)

@@ -209,7 +209,7 @@ class HeldPartition:
     """Session jobs of another log, and those that the log has forgotten; their records are to be
     deleted."""
     jobs: dict[JobId, GroupJob] = field(default_factory=dict)
-    """The session jobs that go on, or ended under an older version."""
+    """The session jobs that go on, and those whose state is too large for one record of `ended`."""
     ended: dict[JobId, Ended] = field(default_factory=dict)
     """The session jobs that have ended: their states are read when an event of them comes."""
     given_up: dict[JobId, range] = field(default_factory=dict)

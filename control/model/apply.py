@@ -38,8 +38,6 @@ def apply(state: JobState, body: ev.Body) -> JobState:
             return changed(state, closed=body.reason) if ends else state
         case ev.JobFailed():
             return changed(state, failed=body.reason)
-        case ev.ExecutorLost():
-            return _lose_host(state, body.host)
         case ev.ResultRegistered():
             existing = state.results.get(body.result)
             refused = existing is not None or not state.registered
@@ -118,7 +116,7 @@ def _apply_result(result: ResultState, body: ev.Body) -> ResultState:
         case ev.AttemptStarted():
             return _producing(result, _start(production, body))
         case ev.AttemptFailed():
-            return _producing(result, _end(_note(production, body.attempt), (body.attempt,)))
+            return _producing(result, _end(_note(production, body.attempt), body.attempt))
         case ev.SegmentProduced():
             noted = _note(production, body.attempt)
             streams = result.registered.pipelined
@@ -190,10 +188,10 @@ def _start(production: Production, started: ev.AttemptStarted) -> Production:
     return changed(production, attempts=attempts, running=running)
 
 
-def _end(production: Production, attempts: Collection[AttemptId]) -> Production:
-    if not any(attempt in production.running for attempt in attempts):
+def _end(production: Production, attempt: AttemptId) -> Production:
+    if attempt not in production.running:
         return production
-    return changed(production, running=production.running.without(attempts))
+    return changed(production, running=production.running.without((attempt,)))
 
 
 def _stream(production: Production, fact: ev.SegmentProduced) -> Production:
@@ -208,7 +206,7 @@ def _stream(production: Production, fact: ev.SegmentProduced) -> Production:
 def _produce(result: ResultState, body: ev.Produced) -> ResultState:
     attempt, production, totals = body.attempt, result.production, result.totals
     if production.attempts.get(attempt) is not None:
-        return _producing(result, _end(production, (attempt,)))
+        return _producing(result, _end(production, attempt))
     if production.winners.get(attempt.partition.index) == attempt:  # a stream has ended
         totals = totals.having(body)
     after = changed(
@@ -253,16 +251,6 @@ def _stop_tracking(result: ResultState, body: ev.TrackingStopped) -> ResultState
         totals=totals,
         complete=False,
     )
-
-
-def _lose_host(state: JobState, host: str) -> JobState:
-    """End every attempt that ran on the host."""
-    for name, result in state.results.items():
-        running = result.production.running.items()
-        ended = {attempt for attempt, where in running if where == host}
-        if ended:
-            state = _put(state, name, _producing(result, _end(result.production, ended)))
-    return state
 
 
 def _consume(result: ResultState, body: ev.Consumed) -> ResultState:

@@ -52,9 +52,7 @@ def decide(state: JobState, fact: ev.Fact) -> tuple[ev.Decision, ...]:
         case ev.SegmentProduced():
             return decide_segment(state, fact)
         case ev.AttemptFailed():
-            return _decide_ended(state, fact.attempt, "failed")
-        case ev.ExecutorLost():
-            return _decide_host(state, fact)
+            return _decide_failed(state, fact.attempt)
         case ev.Lost():
             return _decide_lost(state, fact)
         case ev.PromoteRequested():
@@ -115,29 +113,14 @@ def _changed(result: ResultState, fact: ev.Produced) -> str | None:
     )
 
 
-def _decide_ended(state: JobState, attempt: AttemptId, reason: str) -> tuple[ev.Decision, ...]:
+def _decide_failed(state: JobState, attempt: AttemptId) -> tuple[ev.Decision, ...]:
     """Decide on an attempt that has ended without a complete partition."""
     result = state.results.get(attempt.partition.result)
     if result is None or is_superseded(result, attempt):
         return ()
     if attempt != result.production.winners.get(attempt.partition.index):
-        return (ev.Superseded(attempt, reason),)
-    return decide_stream_break(state, result, attempt, reason)
-
-
-def _decide_host(state: JobState, fact: ev.ExecutorLost) -> tuple[ev.Decision, ...]:
-    ended = sorted(
-        attempt
-        for result in state.results.values()
-        for attempt, host in result.production.running.items()
-        if host == fact.host
-    )
-    decisions: list[ev.Decision] = []
-    for attempt in ended:
-        for decision in _decide_ended(state, attempt, f"executor lost: {fact.reason}"):
-            state = apply(state, decision)
-            decisions.append(decision)
-    return tuple(decisions)
+        return (ev.Superseded(attempt, "failed"),)
+    return decide_stream_break(state, result, attempt)
 
 
 def _decide_lost(state: JobState, fact: ev.Lost) -> tuple[ev.Decision, ...]:

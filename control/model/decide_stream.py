@@ -47,9 +47,9 @@ def decide_stream_end(
 
 
 def decide_stream_break(
-    state: JobState, result: ResultState, attempt: AttemptId, reason: str
+    state: JobState, result: ResultState, attempt: AttemptId
 ) -> tuple[ev.Decision, ...]:
-    """Decide on a winner that has ended: it is a stream that breaks off, unless it has produced."""
+    """Decide on a winner that has failed: a stream breaks off, unless it has produced."""
     if result.production.attempts[attempt] is not None or result.fate.released is not None:
         return ()
-    return decide_again(state, attempt.partition, reason)
+    return decide_again(state, attempt.partition, "failed")

@@ -29,7 +29,7 @@ from ..model.replay import Snapshot
 from ..model.state import ResultState, is_over
 from . import container
 
-FORMAT = 2
+FORMAT = 1
 PART_BYTES = 500 * 1024
 KEPT_BYTES_MAX = 1 << 30  # results that outlive their job: later drivers read them all at once
 

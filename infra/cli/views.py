@@ -163,8 +163,6 @@ def subject_of(body: ev.Body | ev.Newer) -> tuple[str, str]:
             return f"{body.result} {body.reason}", ""
         case ev.Lost():
             return f"{body.attempt} {body.evidence}", ""
-        case ev.ExecutorLost():
-            return f"{body.host} {body.reason}", ""
         case ev.Reproduce():
             again = ", ".join(map(str, body.partitions[:_FINDINGS_SHOWN]))
             return f"{body.result}/{again} {body.reason}", f"{len(body.partitions)} partitions"

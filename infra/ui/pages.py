@@ -29,7 +29,7 @@ from .log_reader import JobListing
 
 _NOTABLE = (
     ev.JobRegistered, ev.JobAccepted, ev.JobUnregistered, ev.LeaseExpired, ev.JobFailed, ev.Lost,
-    ev.ExecutorLost, ev.AttemptFailed, ev.Superseded, ev.Reproduce, ev.Promoted,
+    ev.AttemptFailed, ev.Superseded, ev.Reproduce, ev.Promoted,
 )  # fmt: skip
 _NOTABLE_MAX = 200
 _OUTLIERS_MAX = 5

@@ -14,7 +14,6 @@ from headgate.control.events.types import (
     Consumed,
     Decision,
     Deleted,
-    ExecutorLost,
     Fact,
     JobRegistered,
     JobUnregistered,
@@ -63,7 +62,6 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(AttemptStarted, ATTEMPT, HOST),
     st.builds(SegmentProduced, ATTEMPT, st.sampled_from(segments(0, 1))),
     st.builds(Lost, ATTEMPT, st.just("object"), st.sampled_from(("404", "404", ""))),
-    st.builds(ExecutorLost, HOST, st.just("spot")),
     st.builds(PromoteRequested, RESULT, st.sampled_from((0, 10, 20)), EPOCH),
     st.builds(StopTrackingRequested, RESULT, st.just("mine"), EPOCH),
     st.builds(Tick, st.sampled_from((5, 15, 25))),
@@ -138,7 +136,6 @@ class Told:
     accepted: set[int] = field(default_factory=set)
     barred: set[AttemptId] = field(default_factory=set)
     known: set[AttemptId] = field(default_factory=set)
-    running: dict[AttemptId, str] = field(default_factory=dict)
     winners: dict[int, Produced] = field(default_factory=dict)
     read: dict[int, int | None] = field(default_factory=dict)
     readable: bool = False
@@ -171,8 +168,6 @@ class Naive:
                 result.released |= (
                     bool(result.expires_ms) and (result.expires_ms or 0) <= fact.now_ms
                 )
-        elif isinstance(fact, ExecutorLost):
-            self.lose_host(fact.host)
         elif isinstance(fact, ResultRegistered):
             if self.open and not self.failed:
                 self.told.setdefault(fact.result, Told(fact.partitions))
@@ -181,12 +176,6 @@ class Naive:
                 self.take_attempt(fact, self.told[fact.attempt.partition.result])
         elif fact.result in self.told:
             self.take_result(fact, self.told[fact.result])
-
-    def lose_host(self, host: str) -> None:
-        for result in self.told.values():
-            for attempt in [a for a, where in result.running.items() if where == host]:
-                result.barred.add(attempt)
-                del result.running[attempt]
 
     def take_result(self, fact: Fact, result: Told) -> None:
         if isinstance(fact, ReleaseRequested):
@@ -217,13 +206,8 @@ class Naive:
                 self.lose(result, index)
             return
         result.known.add(attempt)
-        if isinstance(fact, AttemptStarted):
-            if not won:
-                result.running[attempt] = fact.host
-        elif not isinstance(fact, SegmentProduced):
-            result.running.pop(attempt, None)
-            if not won:
-                self.end(fact, result)
+        if isinstance(fact, AttemptFailed | Produced) and not won:
+            self.end(fact, result)
 
     def lose(self, result: Told, index: int) -> None:
         lost = result.winners.pop(index)

@@ -12,7 +12,6 @@ from headgate.control.events.types import (
     AttemptStarted,
     Consumable,
     Decision,
-    ExecutorLost,
     Fact,
     JobFailed,
     JobRegistered,
@@ -90,10 +89,10 @@ class Job:
         self.state, decisions = step(self.state, fact)
         return decisions
 
-    def start(self, name: ResultId, index: int, host: str = "host") -> AttemptId:
+    def start(self, name: ResultId, index: int) -> AttemptId:
         self.tasks += 1
         attempt = AttemptId(PartitionId(name, index), 1, self.tasks)
-        self.take(AttemptStarted(attempt, host))
+        self.take(AttemptStarted(attempt, "host"))
         return attempt
 
     def run(self, name: ResultId, index: int) -> tuple[Decision, ...]:
@@ -300,18 +299,12 @@ def test_an_end_that_contradicts_the_stream_is_a_loss() -> None:
 
 
 def test_a_stream_that_fails_restarts_its_readers() -> None:
-    """A whole region starts again when the attempt that its readers follow fails or loses its
-    host."""
-    reader = Node(NAMES[1], (NAMES[0],), 2)
-    for fact in (AttemptFailed, ExecutorLost):
-        job = Job([Node(NAMES[0], (), 1, pipelined=True), reader])
-        attempt = job.start(NAMES[0], 0)
-        job.take(SegmentProduced(attempt, SEGMENT))
-        at_work = job.start(NAMES[1], 1, "elsewhere")
-        failure = (
-            AttemptFailed(attempt, "oom") if fact is AttemptFailed else ExecutorLost("host", "x")
-        )
-        decisions = job.take(failure)
-        assert {NAMES[0]: {0}, NAMES[1]: {0, 1}} == again(decisions)
-        assert TrackingStopped in map(type, decisions)
-        assert at_work in [d.attempt for d in decisions if isinstance(d, Superseded)]
+    """A whole region starts again when the attempt that its readers follow fails."""
+    job = Job([Node(NAMES[0], (), 1, pipelined=True), Node(NAMES[1], (NAMES[0],), 2)])
+    attempt = job.start(NAMES[0], 0)
+    job.take(SegmentProduced(attempt, SEGMENT))
+    at_work = job.start(NAMES[1], 1)
+    decisions = job.take(AttemptFailed(attempt, "oom"))
+    assert {NAMES[0]: {0}, NAMES[1]: {0, 1}} == again(decisions)
+    assert TrackingStopped in map(type, decisions)
+    assert at_work in [d.attempt for d in decisions if isinstance(d, Superseded)]

@@ -18,10 +18,10 @@ from headgate.control.clock import Deadline
 from headgate.control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
 from headgate.control.errors import HeadgateError, Lost
 from headgate.control.events.types import (
+    AttemptFailed,
     Body,
     Consumed,
     Event,
-    ExecutorLost,
     Fact,
     JobRegistered,
     PartitionRegistered,
@@ -94,7 +94,7 @@ class Task:
         if self.dies_at == self.written:
             self.ended = True
             self.writer._close()
-            world.state(ExecutorLost(str(self.attempt), "killed"))
+            world.state(AttemptFailed(self.attempt, "killed"))
         elif self.written == BATCHES:
             self.ended = True
             self.writer.finish()

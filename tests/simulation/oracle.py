@@ -17,7 +17,6 @@ from headgate.control.events.types import (
     Consumable,
     Deleted,
     Event,
-    ExecutorLost,
     JobAccepted,
     JobFailed,
     JobRegistered,
@@ -220,7 +219,7 @@ class Oracle:
         """Check that a winner no longer counts for a reason: an object was harmed, or, in a stream,
         an attempt failed."""
         history, result = self._of(attempt), attempt.partition.result
-        fails = any(isinstance(body, AttemptFailed | ExecutorLost) for body in self._at(basis))
+        fails = any(isinstance(body, AttemptFailed) for body in self._at(basis))
         ended = self._streams.has(result) and fails
         if self._streams.has(result):
             self._streams.restart(result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.control.events.types import AttemptFailed, ExecutorLost, Fact
+from headgate.control.events.types import AttemptFailed
 from headgate.control.ids import AttemptId
 from headgate.control.model.state import ResultState
 
@@ -46,16 +46,14 @@ class Streams:
         for attempt in sorted(result.production.winners.values()):
             task = self._tries[attempt]
             fails = result.production.attempts[attempt] is None and not task.said
-            if fails and (fact := self._failure(attempt, task)) is not None:
+            if fails and (reason := self._failure(task)) is not None:
                 task.said = task.failed = True
-                self._voice.ask(fact)
+                self._voice.ask(AttemptFailed(attempt, reason))
 
-    def _failure(self, attempt: AttemptId, task: _Try) -> Fact | None:
-        process, scheduler = task.executor.process, task.executor.world.scheduler
-        if process.dead:
-            return ExecutorLost(process.name, "killed")
+    def _failure(self, task: _Try) -> str | None:
+        if task.executor.process.dead:
+            return "its executor was killed"
         if task.failed:
-            return AttemptFailed(attempt, "its task has failed")
-        if scheduler.now_ms - task.since_ms > self._silent_ms:
-            return ExecutorLost(process.name, "silent")
-        return None
+            return "its task has failed"
+        is_silent = task.executor.world.scheduler.now_ms - task.since_ms > self._silent_ms
+        return "it is silent" if is_silent else None

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator
 
 from headgate.control.events.types import (
+    AttemptStarted,
     Event,
-    ExecutorLost,
     JobRegistered,
     JobUnregistered,
     Lost,
     Reproduce,
 )
-from headgate.control.ids import AttemptId, JobId
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.storage.stores.memory import Objects
 
 from ..doubles.commands import JOB, RESULT, KeptLog, exchange, ran
@@ -85,7 +85,8 @@ def test_what_is_in_the_log_does_nothing_to_a_terminal(log: KeptLog, objects: Ob
     fact = JobUnregistered(forged)
     log.append(Event("z", JobId("new"), "", 0, forged, None, fact))
     log.append(Event("x", JobId("new"), "", 0, "t", None, JobRegistered("per-job", "0", hostile)))
-    log.append(Event("y", JobId("new"), "", 0, "t\r", None, ExecutorLost(hostile, hostile)))
+    begun = AttemptStarted(AttemptId(PartitionId(ResultId(hostile), 1), 1, 2), hostile)
+    log.append(Event("y", JobId("new"), "", 0, "t\r", None, begun))
     for arguments in (["events"], ["events", "--json"], ["state", "--job", "new"], ["jobs"]):
         code, lines, _ = ran(*arguments)
         assert 0 == code

@@ -12,10 +12,11 @@ from headgate.control.contract import MasterSettings
 from headgate.control.errors import Unavailable
 from headgate.control.events.log_lines import write_line
 from headgate.control.events.types import (
+    AttemptFailed,
     AttemptStarted,
     Event,
-    ExecutorLost,
     JobRegistered,
+    JobUnregistered,
     Lost,
     Recorded,
     ReleaseRequested,
@@ -75,16 +76,17 @@ def test_a_driver_that_was_away_writes_what_it_has_missed(
     caplog.set_level(logging.INFO, EVENTS)
     log, term, announcer = MemoryEventLog(), Term("driver"), Announcer(JOB, "driver", CLOCK)
     state_facts(log, JOB, JobRegistered("per-job", "0", "tests", "", 0))
-    for before, later in (("worker-1", "worker-2"), ("worker-3", "worker-4")):
-        state_facts(log, JOB, ExecutorLost(before, "spot"))
+    lost = attempt(1, 7)
+    for before, later in (("first", "second"), ("third", "fourth")):
+        state_facts(log, JOB, AttemptFailed(lost, before))
         with closing(JobSteps.open(log, announcer, MasterSettings(), term)) as steps:
             steps.step(0.0)
-            state_facts(log, JOB, ExecutorLost(later, "spot"))
+            state_facts(log, JOB, AttemptFailed(lost, later))
             steps.step(0.0)
             steps.step(0.0)
-    assert ["JobAccepted", "ExecutorLost", "ExecutorLost", "ExecutorLost"] == kinds(caplog)
-    hosts = [vars(record)["host"] for record in caplog.records]
-    assert [None, "worker-2", "worker-3", "worker-4"] == hosts
+    assert ["JobAccepted", *["AttemptFailed"] * 3] == kinds(caplog)
+    reasons = [vars(record)["reason"] for record in caplog.records]
+    assert [None, *map(json.dumps, ("second", "third", "fourth"))] == reasons
 
 
 def test_an_error_while_more_facts_are_waited_for_repeats_no_line(
@@ -144,7 +146,7 @@ def test_a_line_stays_one_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, EVENTS)
     odd = "r1\n2026-01-01 INFO event=JobFailed"
     for fact in (
-        ExecutorLost(odd, "gone"),
+        JobUnregistered(odd),
         AttemptStarted(AttemptId(PartitionId(ResultId(odd), 1), 1, 7), odd),
         ReleaseRequested(ResultId(odd), odd),
     ):
@@ -152,5 +154,5 @@ def test_a_line_stays_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert 3 == len(caplog.messages)
     for record in caplog.records:
         assert "\n" not in logging.Formatter("%(message)s %(host)s %(result)s").format(record)
-    assert f"host={json.dumps(odd)} reason=" in caplog.messages[0]
+    assert f"reason={json.dumps(odd)} offset=" in caplog.messages[0]
     assert f"result={json.dumps(odd)} partition=1 attempt=1-7 host=" in caplog.messages[1]

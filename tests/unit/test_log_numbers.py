@@ -13,7 +13,6 @@ from headgate.control.errors import Lost, Unavailable
 from headgate.control.events import types
 from headgate.control.events.types import (
     AttemptFailed,
-    ExecutorLost,
     Produced,
     PromoteRequested,
     Recorded,
@@ -405,11 +404,11 @@ def test_events_are_counted_by_kind(timed: TimedLog) -> None:
     job.register("r", 1, 1, "x")
     attempt = job.begin("r", 0)
     reader = reading(timed)
-    job.state(AttemptFailed(attempt, "oom"), ExecutorLost("worker-1", "spot"))
+    job.state(AttemptFailed(attempt, "oom"))
     catch_up(reader)
     kinds = by_kind(scraped(reader))
     new = {kind: number for kind, number in kinds.items() if number}
-    assert {"AttemptFailed": 1, "Superseded": 1, "ExecutorLost": 1} == new
+    assert {"AttemptFailed": 1, "Superseded": 1} == new
     assert len(get_args(types.Body)) == len(kinds)
 
 

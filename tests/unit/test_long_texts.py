@@ -8,14 +8,12 @@ from typing import Any, get_args
 
 import pytest
 
-from headgate.control.errors import Invalid
-from headgate.control.events import avro, codec
+from headgate.control.events import codec
 from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Decision,
     Event,
-    ExecutorLost,
     Fact,
     JobFailed,
     JobRegistered,
@@ -52,7 +50,6 @@ LONG = "x" * (codec.RECORD_BYTES_MAX - 200)
 WIDE = "\U0001f642" * 600_000
 STATED: tuple[Fact, ...] = (
     AttemptFailed(attempt(1, 7), LONG),
-    ExecutorLost("host", LONG),
     Lost(attempt(0, 1), "object", LONG),
     Lost(attempt(0, 1), LONG, "404"),
     StopTrackingRequested(RESULT, LONG, 1),
@@ -141,23 +138,7 @@ def test_a_lease_is_not_longer_than_heartbeats_are_kept() -> None:
     day_ms = 86_400_000
     assert codec.encode(event(JobRegistered("per-job", "0", "a", "", 2 * day_ms)))
     for lease_ms in (2 * day_ms + 1, 6 * day_ms, -1):
-        with pytest.raises(Invalid, match="lease"):
-            codec.encode(event(JobRegistered("per-job", "0", "a", "", lease_ms)))
-
-
-def test_a_longer_lease_of_an_older_version_is_read() -> None:
-    """The job of a driver that an older version has given a lease of six days goes on: without its
-    registration, nothing in its log would explain itself."""
-    registered = JobRegistered("per-job", "0", "a", "", 6 * 86_400_000)
-    schema, log = codec._RAW[5], MemoryEventLog(1)
-    out = bytearray(codec._prefix(5, schema))
-    avro.writer(codec._after_prefix(schema))(
-        out, Event("old.0", JOB, "", 0, "driver", None, registered)
-    )
-    assert registered == codec.decode(bytes(out), JOB).body
-    log._put(JOB, JOB, bytes(out))
-    with closing(opened(log)) as steps:
-        assert 1 == last_state(drive(steps, log, OrderedStorage(log))).epoch
+        assert_no_event(event(JobRegistered("per-job", "0", "a", "", lease_ms)))
 
 
 def test_a_text_that_utf_8_cannot_write_is_spelled_out() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from headgate.control.clock import Deadline
 from headgate.control.errors import Invalid, Lost
-from headgate.control.events.types import ExecutorLost
+from headgate.control.events.types import ReleaseRequested
 from headgate.control.ids import JobId, ResultId
 from headgate.control.log import Placed
 from headgate.control.memory.log import MemoryFollower, MemoryTail
@@ -48,7 +48,7 @@ def test_each_event_is_read_once(
     viewer.value("/api/job?job=j")
     monkeypatch.setattr(timed, "follow", watched)
     before = viewer.value("/api/job?job=j")["moment"]["events"]
-    job.state(ExecutorLost("worker-9", "spot"))
+    job.state(ReleaseRequested(ResultId("r"), "spot"))
     mine = len(positions)
     assert before + 1 == viewer.value("/api/job?job=j")["moment"]["events"]
     assert mine == len(positions)
