@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from ...control.errors import Closed, Invalid, OutcomeUnknown, Retryable
 from ...control.ids import JobId, ResultId
@@ -19,20 +17,15 @@ from ...control.kafka.settings import KafkaSettings
 from . import explain
 from .exchanges.exchange import Exchanger
 from .exchanges.job_context import StoredExchange
-from .exchanges.transport import Batches
 from .grouped import Grouped
 from .jvm.pages.query_page import end_pages
 from .jvm.scheduler import session_name
-from .operations import Attempts, Operations
+from .operations import Operations
 from .queries.session_queries import SessionQueries
 from .report import Hold, JobReport, Results, job_report
 from .services import JobServices
 from .tables import Explanation, numbered
 from .warm_up import WarmUp
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 _open: dict[str, list[Headgate]] = {}
 """The headgates of each session that are not closed, the last attached last."""
@@ -141,19 +134,6 @@ class Headgate:
         """Return the groups of `df` for grouped functions: `df.groupBy`, with its exchange here."""
         return Grouped(self.offload, df.groupBy(*columns))
 
-    def map_partitions_in_arrow(
-        self, df: DataFrame, func: Batches, schema: StructType | str
-    ) -> DataFrame:
-        """Return `df.mapInArrow(func, schema)` for a DataFrame that `repartition` or `read`
-        returned. The tasks that read the stored rows call the function, and no stored row goes
-        through the JVM.
-
-        Raises:
-            Invalid: neither returned the DataFrame, it was released, or a column has a type that
-                cannot be passed to functions as PySpark does it.
-        """
-        return self._exchanger.mapped(self._written_of(df), df.schema, func, schema)
-
     def explain(self, df: DataFrame) -> Explanation:
         """Return the plan of a query and, for each of its exchanges, whether it runs here. For a
         DataFrame that `offload` returned, add rows, bytes, requests, seconds and skew.
@@ -234,16 +214,6 @@ class Headgate:
         self._exchanger.job_context.master.promote_partitions(descriptor, expires_ms)
         return descriptor.result
 
-    def stop_tracking(self, df: DataFrame, reason: str) -> ResultId:
-        """Leave the stored rows of a DataFrame to another owner, who has to delete them.
-
-        Raises:
-            Invalid: neither `repartition` nor `read` returned the DataFrame, or it was released.
-        """
-        descriptor = self._written_of(df).descriptor
-        self._exchanger.job_context.master.stop_tracking_partitions(descriptor, reason)
-        return descriptor.result
-
     def remove_unused(self, *in_use: DataFrame) -> tuple[ResultId, ...]:
         """Release the complete results that nothing needs, and return their names.
 
@@ -258,18 +228,6 @@ class Headgate:
         needed = self._queries.lifetimes.results | self._queries.in_use.results
         needed |= {self._written_of(df).descriptor.result for df in in_use}
         return self._exchanger.job_context.master.remove_unused(self.job, needed)
-
-    def is_available(self, result: str, partition: int | None = None) -> bool:
-        """Deprecated: use `ops.is_available`."""
-        return _moved("is_available", self.ops.is_available)(result, partition)
-
-    def may_release_executor(self, host: str) -> bool:
-        """Deprecated: use `ops.may_release_executor`."""
-        return _moved("may_release_executor", self.ops.may_release_executor)(host)
-
-    def why(self, result: str, partition: int) -> Attempts:
-        """Deprecated: use `ops.why`."""
-        return _moved("why", self.ops.why)(result, partition)
 
     def paused(self) -> AbstractContextManager[None]:
         """Let Spark run the session's actions itself as long as the block runs: those of all its
@@ -359,9 +317,3 @@ def _listed(columns: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the columns of a list, which PySpark takes in the place of columns."""
     is_list = len(columns) == 1 and isinstance(columns[0], list | tuple)
     return tuple(columns[0]) if is_list else columns
-
-
-def _moved(name: str, method: Callable[P, T]) -> Callable[P, T]:
-    text = f"Headgate.{name} has moved: use Headgate.ops.{name}"
-    warnings.warn(text, DeprecationWarning, stacklevel=3)
-    return method

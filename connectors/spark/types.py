@@ -110,38 +110,6 @@ def check_public_keys(keys: T.StructType) -> None:
                 )
 
 
-def given_schema(schema: T.StructType, zone: str) -> pa.Schema:
-    """Return the Arrow schema in which PySpark passes rows to a user's function, in a session of
-    time zone `zone`.
-
-    Raises:
-        Invalid: a column cannot be passed as PySpark does it.
-    """
-    for field in schema:
-        if not may_be_given(field.dataType):
-            raise Invalid(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which Headgate does "
-                "not convert for functions as PySpark does: use mapInArrow"
-            )
-    arrow_schema = to_arrow_schema(schema, **dict(_VERSION.to_arrow_schema))
-    return pa.schema([_zoned(field, zone) for field in arrow_schema])
-
-
-def _zoned(field: pa.Field, zone: str) -> pa.Field:
-    """Return the field with all timestamps in the session's zone, as the JVM writes them. An older
-    PySpark always gives UTC."""
-    kind = field.type
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        kind = pa.timestamp(kind.unit, zone)
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_zoned(kind.value_field, zone))
-    elif pa.types.is_map(kind):
-        kind = pa.map_(_zoned(kind.key_field, zone), _zoned(kind.item_field, zone))
-    elif pa.types.is_struct(kind):
-        kind = pa.struct([_zoned(inner, zone) for inner in kind])
-    return field.with_type(kind)
-
-
 def may_be_given(kind: T.DataType) -> bool:
     """Return True if stored columns of a type can be passed to functions as PySpark does it."""
     given = (*_PLAIN, T.StringType, T.ArrayType, T.MapType, T.StructType)

@@ -304,54 +304,6 @@ def test_release(spark: SparkSession, hg: Headgate) -> None:
         hg.read(released)
 
 
-def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the schemas and the rows that a function is given, as text."""
-    received = list(batches)
-    schemas = sorted({str(batch.schema) for batch in received})
-    rows = sorted(str(row) for batch in received for row in batch.to_pylist())
-    yield pa.RecordBatch.from_pydict({"said": [*schemas, *rows, "the end"]})
-
-
-def test_functions_for_partitions(spark: SparkSession, hg: Headgate) -> None:
-    """A function for partitions gets what `mapInArrow` gives it, once per partition.
-
-    That holds for an empty partition too, and times are in the session's zone. A result of its rows
-    names the exchange that it was made from.
-    """
-    df = spark.range(0, 60, 1, 4).selectExpr(
-        "id % 3 k",
-        "cast(id as decimal(10, 2)) d",
-        "timestamp_seconds(id) t",
-        "if(id % 7 = 0, null, string(id)) s",
-        "array(named_struct('d', cast(id as decimal(5, 1)), 't', timestamp_seconds(id))) a",
-    )
-    moved = hg.repartition(df, 5, "k")
-    with setting(spark, {"spark.sql.session.timeZone": "America/New_York"}):
-        expected = moved.mapInArrow(told, "said string")
-        out = hg.map_partitions_in_arrow(moved, told, "said string")
-        assert placed(expected) == placed(out)
-    hg.repartition(out, 2, "said")
-    *_, first, second = hg.results()
-    assert (first.result,) == hg._exchanger.job_context.master.state(hg.job).results[
-        second.result
-    ].registered.inputs
-
-
-def test_functions_for_partitions_that_are_wrong(spark: SparkSession, hg: Headgate) -> None:
-    moved = hg.repartition(orders(spark), 2, "k")
-
-    def raising(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        raise ValueError("mine")
-
-    with pytest.raises(Exception, match=r"in raising(?s:.*)mine"):
-        hg.map_partitions_in_arrow(moved, raising, "k long").collect()
-    with pytest.raises(Invalid, match="repartition or read returned"):
-        hg.map_partitions_in_arrow(orders(spark), told, "said string")
-    months = hg.repartition(spark.sql("select interval '1' month m, 1 k"), 2, "k")
-    with pytest.raises(Invalid, match="'m' is interval month"):
-        hg.map_partitions_in_arrow(months, told, "said string")
-
-
 def test_a_whole_query(spark: SparkSession, hg: Headgate) -> None:
     """Each exchange of a query runs here, and the query's order is kept."""
     df = orders(spark).groupBy("s").agg(F.sum("v").alias("v")).orderBy(F.desc("v"))

@@ -15,7 +15,6 @@ from headgate.connectors.spark.exchanges.exchange import Exchanger
 from headgate.connectors.spark.exchanges.lifetimes import Lifetimes, NoReader
 from headgate.connectors.spark.exchanges.rerun import Reruns
 from headgate.connectors.spark.jvm.caches import Cache
-from headgate.connectors.spark.operations import Operations
 from headgate.connectors.spark.queries.session_queries import SessionQueries
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import ResultId, job_id
@@ -204,17 +203,3 @@ def test_a_cache_that_is_not_filled_has_its_own_plan(monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError, match="no frame"):
         Cache(builder).fill(door, frame)
     assert ["ours", "its own"] == plans
-
-
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [("is_available", ("1-0001", 0)), ("may_release_executor", ("host",)), ("why", ("1-0001", 0))],
-)
-def test_questions_under_their_old_names(
-    monkeypatch: pytest.MonkeyPatch, name: str, given: tuple[object, ...]
-) -> None:
-    """A question under its old name gives the same answer, and warns with the new name."""
-    hg: Any = session(Master())
-    monkeypatch.setattr(Operations, name, lambda _, *asked: asked)
-    with pytest.warns(DeprecationWarning, match=rf"use Headgate\.ops\.{name}"):
-        assert given == getattr(hg, name)(*given)

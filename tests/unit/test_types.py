@@ -1,49 +1,20 @@
-"""The Arrow types that functions are given, in every version of PySpark."""
+"""The types that Headgate carries."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
-    ArrayType,
     CharType,
     DataType,
     LongType,
     MapType,
     NullType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
 )
 
 from headgate import Invalid
 from headgate.connectors.spark import types
-from headgate.connectors.spark.versions import VERSIONS
-
-ZONE = "America/New_York"
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_timestamps_are_given_in_the_sessions_zone(
-    monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
-    """Timestamps have the session's zone, as the JVM writes them, even in a PySpark version that
-    knows only UTC."""
-
-    def of_version(schema: StructType, **zoned: Any) -> pa.Schema:
-        return to_arrow_schema(schema, **(zoned or {"timezone": "UTC"}))
-
-    moment = TimestampType()
-    schema = StructType().add("t", moment, nullable=False).add("n", LongType())
-    schema.add("plain", TimestampNTZType()).add("m", MapType(moment, moment, False))
-    schema.add("nested", ArrayType(StructType().add("t", moment), containsNull=False))
-    expected = to_arrow_schema(schema, timezone=ZONE)
-    monkeypatch.setattr(types, "_VERSION", VERSIONS[version])
-    monkeypatch.setattr(types, "to_arrow_schema", of_version)
-    assert expected == types.given_schema(schema, ZONE)
 
 
 @pytest.mark.parametrize("kind", [MapType(NullType(), LongType()), CharType(5)])

@@ -40,9 +40,8 @@ from ..report import job_report
 from ..settings import is_true
 from ..tasks.combine_task import CombineTask, share
 from ..tasks.exchange_tasks import MapTask
-from ..tasks.grouped.stored_columns import GivenTask
 from ..tasks.shipping import ship
-from ..types import check, given_schema
+from ..types import check
 from .budget import Cost, spent
 from .combining import (
     CombineStage,
@@ -54,18 +53,16 @@ from .job_context import JobContext, StoredExchange
 from .placing import stored_now
 from .rerun import MapStage, Writing
 from .transport import (
-    Batches,
     JvmTransport,
     MapInArrowTransport,
     PublicMapStage,
     StoredReader,
     Transport,
-    map_rows,
 )
 
 _LOG = logging.getLogger("headgate")
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
-_ZONE, _ADAPTIVE = "spark.sql.session.timeZone", "spark.sql.adaptive.enabled"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 _LABEL_CHARS, _LINE_CHARS = 200, 60
 _SCHEMA_CHARS = 100_000
 _NAMED_MAX = 20
@@ -365,16 +362,6 @@ class Exchanger:
         frame = transport.reads(written.read, self.job_context)
         self._note(frame, written)
         return frame, written
-
-    def mapped(
-        self, written: StoredExchange, rows: StructType, function: Batches, schema: StructType | str
-    ) -> DataFrame:
-        """Return a DataFrame of `function`'s output for each partition of an exchange. The tasks
-        that read the partitions call the function."""
-        task = GivenTask(written.read, given_schema(rows, str(self.spark.conf.get(_ZONE))))
-        frame = map_rows(self.spark, task, function, schema)
-        self._note(frame, written)
-        return frame
 
     def plain_bytes(self, written: StoredExchange) -> int:
         """Return the size of an exchange's rows without compression. A task of an older version

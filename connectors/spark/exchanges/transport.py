@@ -28,7 +28,6 @@ from .driver_reads import read_by_driver
 from .job_context import JobContext
 from .rerun import MapStage
 
-Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Write = Callable[[int, Iterable[pa.RecordBatch]], Iterator[Volume]]
 
 
@@ -164,18 +163,6 @@ def read_frames(door: CatalystDoor, task: ReaderTask, context: JobContext) -> An
     if (messages := read_by_driver(context, task)) is not None:
         return door.tasks.of_messages(messages)
     return door.tasks.without_input(task.count, ship(task.frames))
-
-
-def map_rows(
-    spark: SparkSession, task: ReaderTask, function: Batches, schema: StructType | str
-) -> DataFrame:
-    """Return a DataFrame of `function`'s output for the batches of each task. The rows of the
-    batches do not go through the JVM."""
-    read = ship(task.batches)
-    numbers = spark.sparkContext.parallelize([(at,) for at in range(task.count)], task.count)
-    return spark.createDataFrame(numbers, "number long").mapInArrow(
-        lambda numbers: function(read(0, numbers)), schema
-    )
 
 
 def _mapped(spark: SparkSession, task: ReaderTask, stored: StructType) -> DataFrame:

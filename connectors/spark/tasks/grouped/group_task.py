@@ -3,16 +3,16 @@ through the JVM first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from ..exchange_tasks import Meter, ReaderTask, ReadTask
 from .external_groups import Groups, Side, Sorted, gathered
 from .function import Call, load_function
-from .key_order import as_one
-from .stored_columns import given
+from .key_order import as_one, numbers
 
 _ROWS_AT_ONCE = 65_536
 
@@ -57,7 +57,7 @@ class _Given:
         ]
 
     def groups(self, groups: Groups) -> Groups:
-        keys = given(groups.keys, self._keys)
+        keys = _columns(groups.keys, self._keys)
         sides = [
             Sorted(_rows(side.rows, *columns_and_fields), side.starts)
             for side, columns_and_fields in zip(groups.sides, self._sides, strict=True)
@@ -67,5 +67,26 @@ class _Given:
 
 def _rows(rows: pa.Table, columns: Sequence[int], fields: Sequence[pa.Field]) -> pa.Table:
     """Return these columns of the rows, with the names and types of these fields."""
-    taken = given((as_one(rows.column(at)) for at in columns), fields)
+    taken = _columns((as_one(rows.column(at)) for at in columns), fields)
     return pa.Table.from_arrays(taken, [field.name for field in fields])
+
+
+def _columns(columns: Iterable[pa.Array], fields: Iterable[pa.Field]) -> list[pa.Array]:
+    return [_converted(column, field.type) for column, field in zip(columns, fields, strict=True)]
+
+
+def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type.equals(kind):
+        return column
+    if pa.types.is_decimal(kind) and pa.types.is_int64(column.type):
+        return _decimals(column, kind)
+    return column.cast(kind)
+
+
+def _decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return unscaled integers as decimals of 128 bits."""
+    unscaled = numbers(column, np.int64)
+    halves = np.empty((len(column), 2), np.int64)
+    halves[:, 0], halves[:, 1] = unscaled, unscaled >> 63
+    valid = column.is_valid().buffers()[1] if column.null_count else None
+    return pa.Array.from_buffers(kind, len(column), [valid, pa.py_buffer(halves)])
