@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -19,23 +18,12 @@ from typing import IO
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
-from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
 from ..connectors.spark.attach import attach_session
 from ..connectors.spark.session import Headgate
-from ..control.clock import PACE, SYSTEM_CLOCK
-from ..control.events.types import (
-    AttemptStarted,
-    Body,
-    Consumable,
-    Consumed,
-    Newer,
-    Produced,
-    Recorded,
-)
-from ..control.ids import JobId
+from ..control.clock import SYSTEM_CLOCK
+from ..control.events.types import Consumable, Recorded
 from ..control.inquiry.audit import audit, fold
 from ..control.inquiry.reading import read
 from ..control.kafka.log import KafkaEventLog, KafkaSettings
@@ -51,13 +39,11 @@ _ROWS = 300_000
 _CUSTOMERS = 5_000
 _PARTITIONS = 8
 _SUBPARTITIONS = 8
-_POLL_EVENTS_MAX = 500
-_STOP_S_MAX = 10.0
 _LOG_TAIL_CHARS = 4_000
 _CONF: dict[str, bool | float | int | str | None] = {
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "true",  # unseen, with all that the JVM writes; ours stays off
+    "spark.ui.showConsoleProgress": "false",  # ours is shown
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": str(_SUBPARTITIONS),
     "spark.headgate.job.id": _JOB,
@@ -134,47 +120,6 @@ def _stderr_in(file: IO[str]) -> Iterator[None]:
         os.close(stderr)
 
 
-class _Watch:
-    """Follows the job's log in a thread: moves the progress bars, and keeps the records."""
-
-    def __init__(self, log: EventLog, progress: Progress) -> None:
-        self.records: list[Recorded] = []
-        self._log = log
-        self._progress = progress
-        self._written = progress.add_task("partitions consumable", total=_PARTITIONS, said="")
-        self._read = progress.add_task("subpartitions read", total=_SUBPARTITIONS, said="")
-        self._subpartitions: set[int] = set()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headgate-watch", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Read to the present end of the log, and stop."""
-        self._stopping.set()
-        self._thread.join(_STOP_S_MAX)
-
-    def _run(self) -> None:
-        with closing(self._log.follow(JobId(_JOB))) as follower:
-            while not self._stopping.is_set() or follower.position() < follower.end():
-                for recorded in follower.poll(_POLL_EVENTS_MAX, PACE.poll_s):
-                    self.records.append(recorded)
-                    self._show(recorded.event.body)
-
-    def _show(self, body: Body | Newer) -> None:
-        match body:
-            case AttemptStarted():
-                self._progress.update(self._written, said=f"writing {body.attempt.partition}")
-            case Produced():
-                detail = f"{body.attempt.partition}: {decimal(body.size_bytes)}"
-                self._progress.update(self._written, said=detail)
-            case Consumable():
-                self._progress.advance(self._written)
-            case Consumed():
-                self._subpartitions.update(range(body.first, body.first + body.count))
-                detail = f"{body.rows:,} rows, {decimal(body.read_bytes)}"
-                self._progress.update(self._read, completed=len(self._subpartitions), said=detail)
-
-
 @dataclass(frozen=True, slots=True)
 class _Demo:
     console: Console
@@ -188,24 +133,17 @@ class _Demo:
         orders = _orders(self.spark)
         self._title(f"{_ROWS:,} orders, repartitioned by customer, through the bucket")
         self.console.print(_CODE, style="cyan")
-        columns = (
-            SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description:<21}"),
-            BarColumn(30),
-            MofNCompleteColumn(),
-            TextColumn("[dim]{task.fields[said]:<36}"),
-        )
-        with Progress(*columns, console=self.console) as progress:
-            watch = _Watch(self.log, progress)
-            by_customer = self.headgate.repartition(orders, _SUBPARTITIONS, "customer")
-            ours = _totals(by_customer).collect()
+        by_customer = self.headgate.repartition(orders, _SUBPARTITIONS, "customer")
+        ours = _totals(by_customer).collect()
         same = self._compare(orders, by_customer, ours)
-        self._cost()
+        self._title("What it cost (headgate report)")
+        *_, total = views.report_tables(self.headgate.report())
+        self.console.print(" ", total)
         clean = self._fsck("Log against bucket, checksums included (headgate fsck --deep)")
         self.headgate.close()
-        watch.stop()
-        self._timeline(watch.records)
-        audited = self._audit(watch.records)
+        records = list(read(self.log, _JOB))
+        self._timeline(records)
+        audited = self._audit(records)
         empty = self._fsck("Log against bucket, after close")
         return same and clean and audited and empty
 
@@ -225,18 +163,6 @@ class _Demo:
         self._say(same, f"the totals of {len(ours):,} customers are Spark's own")
         self._say(placed, f"each of the {_ROWS:,} rows is in the partition where Spark puts it")
         return same and placed and exchanges == [0, 1]
-
-    def _cost(self) -> None:
-        report = self.headgate.report()
-        self._title("What it cost")
-        self.console.print(
-            f"  written  {decimal(report.stored_bytes):>8} in {report.puts} PUTs, "
-            f"{report.throttled_puts} throttled",
-            f"  read     {decimal(report.read_bytes):>8} in {report.gets} GETs, "
-            f"{report.throttled_gets} throttled, for the totals and for the check",
-            f"  price    ${report.price_usd:.6f} of requests on S3",
-            sep="\n",
-        )
 
     def _fsck(self, title: str) -> bool:
         store, root = open_store(
@@ -285,16 +211,11 @@ what it prints into Spark's configuration, run a job, then
 
 def _orders(spark: SparkSession) -> DataFrame:
     number = F.xxhash64("id")
+    amount = F.pmod(F.shiftright(number, 7), F.lit(50_000)) / 100
     return spark.range(0, _ROWS, 1, _PARTITIONS).select(
         F.col("id").alias("order"),
         F.pmod(number, F.lit(_CUSTOMERS)).alias("customer"),
-        (F.pmod(F.shiftright(number, 7), F.lit(50_000)) / 100)
-        .cast("decimal(10,2)")
-        .alias("amount"),
-        F.element_at(
-            F.array(*map(F.lit, ("DE", "FR", "IT", "PL", "ES"))),
-            (F.pmod(F.shiftright(number, 23), F.lit(5)) + 1).cast("int"),
-        ).alias("country"),
+        amount.cast("decimal(10,2)").alias("amount"),
     )
 
 
