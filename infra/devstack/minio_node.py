@@ -13,9 +13,9 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.session import Session
 
 from ...control.errors import Unavailable
 from .daemons import LOOPBACK, Daemon, launch, locked, run_tool
@@ -75,7 +75,7 @@ def make_bucket(endpoint: str) -> None:
 
     Raises: Unavailable when the server does not create it.
     """
-    client = boto3.client(
+    client = Session().create_client(
         "s3",
         endpoint_url=endpoint,
         aws_access_key_id=ACCESS_KEY,

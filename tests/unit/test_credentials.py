@@ -104,7 +104,7 @@ def test_thirty_gets_need_one_look_up(folder: Path) -> None:
 
 
 def test_the_models_of_s3_are_read_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second client of boto3 reads no model again."""
+    """A second client of botocore reads no model again."""
     settings = S3Settings("bucket", endpoint="http://127.0.0.1:1")
     clients._cold_client(settings)
     read: list[str] = []

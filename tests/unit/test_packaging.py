@@ -22,8 +22,8 @@ LOCK = (ROOT / "requirements.lock").read_text()
 PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[0-9][0-9a-z.]*)( ; [a-z0-9_ =!<'.A-Z]+)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-# boto3 and PySpark pin these to their own versions, and `make test-ui` brings Playwright
-IMPLIED = {"botocore", "playwright", "py4j"}
+# moto and PySpark pin these to their own versions, and `make test-ui` brings Playwright
+IMPLIED = {"boto3", "playwright", "py4j"}
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """The two S3 clients behind the door, set up to agree on endpoint and credentials.
 
 obstore sends the frequent requests: it works outside the interpreter lock and imports in
-milliseconds. boto3 sends the requests that obstore cannot send or that nobody waits for. It is
-imported at its first use, because the import costs half a second in every worker process. Neither
-client retries: the door decides.
+milliseconds. botocore sends the requests that obstore cannot send or that nobody waits for. It is
+imported at its first use, because the import and a first client cost every worker process a quarter
+of a second. Neither client retries: the door decides.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Answer(dict[str, Any]):
 
 
 class ColdClient:
-    """Sends boto3's requests on one bucket, each of them once. Threads may share it."""
+    """Sends botocore's requests on one bucket, each of them once. Threads may share it."""
 
     def __init__(self, settings: S3Settings) -> None:
         self._settings = settings
@@ -96,7 +96,7 @@ class ColdClient:
         """Send one request on the bucket, or on one of its objects, and return the answer.
 
         Raises:
-            HeadgateError: boto3's error as `translated` returns it, with boto3's as its cause.
+            HeadgateError: botocore's error as `translated` returns it, with that as its cause.
         """
         key = {} if name is None else {"Key": name}
         is_new, client = self._client is None, self._ready()
@@ -253,15 +253,16 @@ def _verify(settings: S3Settings) -> bool | str | None:
 
 
 def _cold_client(settings: S3Settings) -> Any:
-    import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
     proxy = settings.client.passed.get(PROXY)
     try:
-        keys = (DUMMY_KEY, DUMMY_KEY) if settings.client.dummy_credentials else (None, None)
-        client = boto3.session.Session(*keys, botocore_session=_session()).client(
+        key = DUMMY_KEY if settings.client.dummy_credentials else None
+        client = _session().create_client(
             "s3",
+            aws_access_key_id=key,
+            aws_secret_access_key=key,
             endpoint_url=settings.service_url,
             region_name=settings.region,
             verify=_verify(settings),
@@ -303,9 +304,8 @@ def _refuse_page(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 
 
 def _cold_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that boto3 may raise. Python calls this only after an error, when boto3 is
-    imported already."""
-    from boto3.exceptions import Boto3Error
+    """Return the errors that botocore may raise. Python calls this only after an error, when
+    botocore is imported already."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    return BotoCoreError, ClientError, Boto3Error
+    return BotoCoreError, ClientError

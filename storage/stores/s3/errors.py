@@ -1,4 +1,4 @@
-"""The S3 door's translation of obstore's and boto3's errors into Headgate's.
+"""The S3 door's translation of obstore's and botocore's errors into Headgate's.
 
 An error is first reduced to a `Fault`: the store's answer, or the fact that there was none. One
 table then turns faults into errors. Vendor text never reaches a message: it may hold signed
@@ -130,7 +130,7 @@ _SAME = {"InvalidTokenId": "InvalidToken", "TokenRefreshRequired": "ExpiredToken
 def fault_of(error: BaseException) -> Fault:
     """Return the fault that an error of either vendor reports."""
     module = type(error).__module__
-    if module.startswith(("botocore", "boto3", "s3transfer")):
+    if module.startswith("botocore"):
         return _botocore_fault(error)
     return _obstore_fault(error)
 

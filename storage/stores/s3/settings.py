@@ -22,11 +22,9 @@ from ....control.options import (
     size,
     whole,
 )
-from ....control.units import MICROSECONDS, read_s
 from ..retries import RetrySettings
 
 CA, PROXY = "root_certificate", "proxy_url"
-_IDLE = "pool_idle_timeout"
 SECRET_OPTIONS = {
     "a secret would stand in the clear: use the AWS chain (environment, profile, web identity or "
     "instance role), in the driver and in every executor": (
@@ -50,7 +48,7 @@ class ClientSettings:
     dummy_credentials: bool = False
     """True if requests are signed with invented keys, for the embedded store, which checks none."""
     passed: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """More options. obstore gets them as they are, boto3 gets `CA` and `PROXY`."""
+    """More options. obstore gets them as they are, botocore gets `CA` and `PROXY`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +144,8 @@ _PASSED = {
     PROXY: "address of a proxy; if it needs a password, name it in the environment, as HTTPS_PROXY",
     "proxy_excludes": "hosts that are reached without the proxy",
     "allow_invalid_certificates": "`true`: every certificate is trusted",
-    "http1_only": "`true`: HTTP/1.1 only",
-    "http2_only": "`true`: HTTP/2 only",
-    _IDLE: "time for which an idle connection is kept, such as `90s`",
-    "pool_max_idle_per_host": "idle connections that are kept",
-    "randomize_addresses": "`true`: a host's addresses are used in random order",
-    "user_agent": "name of the client in its requests",
 }
-_TIME_OR_EMPTY = OptionKind(
-    "a time such as 90s or 5min, or empty",
-    lambda text: f"{round(read_s(text) * MICROSECONDS['s'])}us" if text else "",
-    lambda text: not text.startswith("-"),
-)
-OPTIONS = (
-    *_OWN,
-    *(Option(n, "", _TIME_OR_EMPTY if n == _IDLE else TEXT, says) for n, says in _PASSED.items()),
-)
+OPTIONS = (*_OWN, *(Option(name, "", TEXT, says) for name, says in _PASSED.items()))
 
 
 def s3_settings(bucket: str, options: Mapping[str, str]) -> S3Settings:
