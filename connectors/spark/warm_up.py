@@ -67,7 +67,7 @@ class WarmUp:
         spark, context = self._exchanger.spark, self._exchanger.job_context
         slots, reader = self._context.defaultParallelism, StoredReader(spark, self._door, _ROWS)
         task = WarmUpTask(context.worker, slots, reader.schema)
-        rows = reader.reads(task, context)
+        rows, _ = reader.reads(task, context)
         Planner(spark, self._door).plan(rows.groupBy("k").count())
         plan = self._door.exchange_plan(rows, slots, ["k"])
         transport = JvmTransport(spark, self._door, plan)

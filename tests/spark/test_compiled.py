@@ -155,7 +155,7 @@ def test_rows_there_and_back(
     ]
     messages = spark.sparkContext.parallelize(pieces, 2)._to_java_object_rdd().rdd()
     classes = CompiledClasses(spark)
-    back = door.load(classes.read(messages), plan.rows, plan.rows)
+    back, _ = door.load(classes.read(messages), plan.rows, plan.rows)
     assert [line for part in stored for line in texts(part)] == texts(back.toArrow().cast(carried))
 
 
@@ -278,7 +278,7 @@ def test_rows_do_not_wait_for_the_next_message(spark: SparkSession, door: Cataly
         raise ValueError("the second message")
 
     schema = spark.range(1).schema
-    rows = door.load(door.tasks.without_input(1, failing), schema, schema)
+    rows, _ = door.load(door.tasks.without_input(1, failing), schema, schema)
     assert [(7,)] == [tuple(row) for row in rows.take(1)]
     with pytest.raises(PySparkException, match="the second message"):
         rows.collect()

@@ -133,8 +133,8 @@ class Exchanger:
             if self.door is not None and plan.is_adaptive:
                 page.stage(result, label, self.door.shown(plan.executed))
         try:
-            frame = transport.reads(written.read, self.job_context)
-            self._note(frame, written)
+            frame, scan = transport.reads(written.read, self.job_context)
+            self._note(scan, written)
         except BaseException:
             self.drop(written.descriptor)
             raise
@@ -359,8 +359,8 @@ class Exchanger:
         descriptor = ShuffleDescriptor(job, result, *size, self.job_context.epoch)
         executors = self._readers(_one_by_one, np.zeros(size[1], np.int64)).executors
         written = stored_now(self.job_context, descriptor, transport.schema, False, executors)
-        frame = transport.reads(written.read, self.job_context)
-        self._note(frame, written)
+        frame, scan = transport.reads(written.read, self.job_context)
+        self._note(scan, written)
         return frame, written
 
     def plain_bytes(self, written: StoredExchange) -> int:
@@ -371,9 +371,9 @@ class Exchanger:
         produced = map(result.produced, range(written.descriptor.partitions))
         return sum(each.plain_bytes or each.size_bytes for each in produced)
 
-    def _note(self, frame: DataFrame, written: StoredExchange) -> None:
-        if self.door is not None:
-            self.job_context.known.add(self.door.rows_behind(frame)[1], [written])
+    def _note(self, scan: int | None, written: StoredExchange) -> None:
+        if scan is not None:
+            self.job_context.known.add(scan, [written])
 
     def _await_registered(self, registered: Future[ShuffleDescriptor], result: ResultId) -> None:
         worker = self.job_context.worker

@@ -29,6 +29,8 @@ from .job_context import JobContext
 from .rerun import MapStage
 
 Write = Callable[[int, Iterable[pa.RecordBatch]], Iterator[Volume]]
+Scanned = tuple[DataFrame, int | None]
+"""A DataFrame that reads stored rows, and the id of its RDD, None if only public calls made it."""
 
 
 class Transport(Protocol):
@@ -41,7 +43,8 @@ class Transport(Protocol):
 
     def writes(self, write: Write) -> MapStage: ...
 
-    def reads(self, task: ReaderTask, context: JobContext) -> DataFrame: ...
+    def reads(self, task: ReaderTask, context: JobContext) -> Scanned:
+        """Return the DataFrame that reads the rows."""
 
 
 class JvmTransport:
@@ -79,7 +82,7 @@ class JvmTransport:
         sent = RunFrames(self._sent, self._layout) if self._layout else Frames(self._sent)
         return self._door.tasks.over(self._batches, ship(write), sent)
 
-    def reads(self, task: ReaderTask, context: JobContext) -> DataFrame:
+    def reads(self, task: ReaderTask, context: JobContext) -> Scanned:
         plan, batches = self._plan, read_frames(self._door, task, context)
         return self._door.scan(batches, self.rows, plan.attributes, plan.given, plan.partitioning)
 
@@ -113,8 +116,9 @@ class MapInArrowTransport:
 
         return PublicMapStage(self._carried.mapInArrow(rows_written, "rows long").rdd)
 
-    def reads(self, task: ReaderTask, context: JobContext) -> DataFrame:
-        return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
+    def reads(self, task: ReaderTask, context: JobContext) -> Scanned:
+        frame = _mapped(self._spark, task, self._stored)
+        return frame.select(*types.back_from_carried(self._rows)), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +155,12 @@ class StoredReader:
         self._stored = types.stored_schema(rows)
         self.schema = types.carried_schema(self._stored)
 
-    def reads(self, task: ReaderTask, context: JobContext) -> DataFrame:
+    def reads(self, task: ReaderTask, context: JobContext) -> Scanned:
         if self._door is not None:
             batches = read_frames(self._door, task, context)
             return self._door.load(batches, self._stored, self._rows)
-        return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
+        frame = _mapped(self._spark, task, self._stored)
+        return frame.select(*types.back_from_carried(self._rows)), None
 
 
 def read_frames(door: CatalystDoor, task: ReaderTask, context: JobContext) -> Any:

@@ -284,6 +284,12 @@ def name_of(node: Any) -> str:
     return str(node.productPrefix())
 
 
+def link(node: Any) -> Any:
+    """Return the logical node of a physical node, None for a node that Spark has added."""
+    logical = node.logicalLink()
+    return logical.get() if logical.isDefined() else None
+
+
 def schema_of(node: Any) -> StructType:
     """Return the schema of a node of a plan."""
     return StructType.fromJson(json.loads(node.schema().json()))

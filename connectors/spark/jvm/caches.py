@@ -14,8 +14,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from ..queries.exchange_finder import link
-from .bridge import Jvm, name_of
+from .bridge import Jvm, link, name_of
 from .catalyst import CatalystDoor
 
 _RELATION, _ADAPTIVE = "InMemoryRelation", "AdaptiveSparkPlanExec"

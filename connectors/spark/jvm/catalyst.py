@@ -359,9 +359,10 @@ class CatalystDoor:
         attributes: Any,
         given: StructType,
         partitioning: Any,
-    ) -> DataFrame:
-        """Return a DataFrame over an RDD of Arrow batches, as `tasks` gives them. Spark knows its
-        attributes, which have the schema `given`, and its partitioning."""
+    ) -> tuple[DataFrame, int]:
+        """Return a DataFrame over an RDD of Arrow batches, as `tasks` gives them, and the id of the
+        RDD of its rows. Spark knows the DataFrame's attributes, which have the schema `given`, and
+        its partitioning."""
         read, back = self.as_stored(attributes, given)
         with self.jvm.together() as calls:
             count = calls.on(batches).getNumPartitions()
@@ -369,13 +370,13 @@ class CatalystDoor:
             rows = self.rows_of(calls.on(batches), count, stored)
             scan = self.logical(read, rows, partitioning)
             plan = self.jvm["project"](back, scan) if back else scan
-            made, *counts = calls.now(self._dataset(plan, None, is_analyzed=True), count, declared)
+            made = self._dataset(plan, None, is_analyzed=True)
+            made, number, *counts = calls.now(made, rows.id(), count, declared)
         assert counts[0] == counts[1], "else rows go wrong"
-        return DataFrame(made, self._spark)
+        return DataFrame(made, self._spark), number
 
-    def load(self, batches: Any, stored: StructType, schema: StructType) -> DataFrame:
-        """Return a DataFrame over an RDD of Arrow batches whose partitioning Spark does not
-        know."""
+    def load(self, batches: Any, stored: StructType, schema: StructType) -> tuple[DataFrame, int]:
+        """Return what `scan` does, of rows whose partitioning Spark does not know."""
         attributes = self.jvm["attributes"].toAttributes(self._parsed(schema))
         unknown = self.jvm["unknown"](batches.getNumPartitions())
         return self.scan(batches, stored, attributes, schema, unknown)

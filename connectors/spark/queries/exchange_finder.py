@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from ..jvm.bridge import Jvm, name_of
+from ..jvm.bridge import Jvm, link, name_of
 from .exchange_nodes import (
     RANGE,
     Broadcast,
@@ -271,12 +271,6 @@ def made_of_one(shuffle: Shuffle) -> Shuffle | None:
         return None
     (read,) = shuffle.inputs
     return read if all(node.name in _NO_MORE_ROWS for node in read.node.above) else None
-
-
-def link(node: Any) -> Any:
-    """Return the logical node of a physical node, None for a node that Spark has added."""
-    logical = node.logicalLink()
-    return logical.get() if logical.isDefined() else None
 
 
 def made_of(exchange: ExchangeNode) -> Any:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ....control.errors import Corrupt
-from ..jvm.bridge import is_invalid_plan, name_of, schema_of
+from ..jvm.bridge import is_invalid_plan, link, name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..jvm.commands import OptimizedQuery
@@ -31,7 +31,6 @@ from .exchange_finder import (
     JOINS,
     TOP,
     ExchangeFinder,
-    link,
     made_of,
     over,
     without_spreads,
