@@ -73,11 +73,11 @@ OPTIONS = (
         "store",
         "",
         TEXT,
-        "where results are stored, and by which shuffle service: `s3://bucket/root` is "
-        "`object-store`; `file:///folder` is `local-files`, in a folder that driver and executors "
-        "share, with or without a broker; empty: an embedded bucket. Several URLs, with commas, "
-        "such as `s3://a/root,s3://b/root`, share the requests: a hash of its name says where an "
-        "object is, so their order and number must stay the same while a job has objects",
+        "where results are stored: `s3://bucket/root`, or `file:///folder`, a folder that driver "
+        "and executors share, with or without a broker; empty: an embedded bucket. Several URLs, "
+        "with commas, such as `s3://a/root,s3://b/root`, share the requests: a hash of its name "
+        "says where an object is, so their order and number must stay the same while a job has "
+        "objects",
     ),
     Option("job.id", "", TEXT, "name of the job; empty: the application's id"),
     Option(

@@ -52,3 +52,9 @@ def test_pages_name_tests_that_exist(page: str) -> None:
     sources = "".join(path.read_text() for path in ROOT.glob("test*/**/*.py"))
     assert named
     assert named - set(re.findall(r"def (test_\w+)", sources)) == set()
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/adr/*.md")), ids=lambda page: page.stem[:4])
+def test_every_decision_has_a_date_and_a_status(page: Path) -> None:
+    """The line below the title of a decision on record says when it was accepted."""
+    assert re.match(r"# \d+\. .*\n\nAccepted on \d{4}-\d\d-\d\d[.;]", page.read_text())
