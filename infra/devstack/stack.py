@@ -30,6 +30,9 @@ _KAFKA = "kafka-"
 _MINIO = "minio"
 _LOCK = "stack.lock"
 _NAME = re.compile(f"{_KAFKA}[1-9]|{_MINIO}")
+_BOOT_S, _STOP_S = 120.0, 20.0  # of one program, of all before they are killed
+FETCH_S = 1_200.0
+"""The limit for fetching Kafka, and for building MinIO."""
 
 
 def _default_home() -> Path:
@@ -45,7 +48,7 @@ def _default_cache() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StackSettings:
-    """The folders of a stack, its memory, and the limits of its steps."""
+    """The folders of a stack, and its memory."""
 
     home: Path = field(default_factory=_default_home)
     """State and data; two homes are two stacks."""
@@ -53,12 +56,6 @@ class StackSettings:
     """Programs, which all stacks of a user share."""
     heap_mib: int = 512
     """The heap of each Kafka node."""
-    boot_s: float = 120.0
-    """The limit for the start of one program."""
-    stop_s: float = 20.0
-    """The time that all programs have to end before they are killed."""
-    fetch_s: float = 1_200.0
-    """The limit for fetching Kafka, and for building MinIO."""
 
     def __post_init__(self) -> None:
         if not self.home.is_absolute():
@@ -86,16 +83,6 @@ class StackState:
 
     def is_up(self) -> bool:
         return all(node.is_alive() for node in self.nodes)
-
-    def node(self, name: str) -> Daemon:
-        """Return the node of this name.
-
-        Raises: Invalid when the stack has no such node.
-        """
-        named = {node.name: node for node in self.nodes}
-        if name not in named:
-            raise Invalid(f"the stack has no node {name!r}; it has {', '.join(named)}")
-        return named[name]
 
 
 def up(nodes: int = 1, settings: StackSettings | None = None) -> StackState:
@@ -142,46 +129,18 @@ def down(wipe: bool = False, settings: StackSettings | None = None) -> None:
     settings = settings or StackSettings()
     with _locked(settings):
         nodes = _load(settings) or ()
-        daemons.stop(nodes, settings.stop_s)
+        daemons.stop(nodes, _STOP_S)
         if wipe:
             (settings.home / "state.json").unlink(missing_ok=True)
             for node in nodes:
                 shutil.rmtree(settings.home / node.name)
 
 
-def kill(name: str, settings: StackSettings | None = None) -> StackState:
-    """Kill a node with SIGKILL, as if its machine failed.
-
-    Raises: Invalid when there is no such node.
-    """
-    settings = settings or StackSettings()
-    with _locked(settings):
-        state = _existing(settings)
-        daemons.kill(state.node(name))
-        return state
-
-
-def restart(name: str, settings: StackSettings | None = None) -> StackState:
-    """Start a node that does not run, on its old port and data, and wait until it serves.
-
-    Raises: Invalid when there is no such node, Unavailable when it does not start.
-    """
-    settings = settings or StackSettings()
-    with _locked(settings):
-        state = _existing(settings)
-        node = state.node(name)
-        if not node.is_alive():
-            node = _start(node, settings)
-            _save(_replaced(state.nodes, node), settings)
-        _await_started(node, settings)
-        return _existing(settings)
-
-
 def _locked(settings: StackSettings) -> AbstractContextManager[None]:
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_own(settings.home)
     # another process may run its first `up`
-    return daemons.locked(settings.home / _LOCK, 2 * settings.fetch_s + settings.boot_s)
+    return daemons.locked(settings.home / _LOCK, 2 * FETCH_S + _BOOT_S)
 
 
 def _require_own(home: Path) -> None:
@@ -208,8 +167,8 @@ def _configure(count: int, settings: StackSettings) -> tuple[Daemon, ...]:
 
 
 def _prepare(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
-    kafka_node.fetch_jars(settings.cache, settings.fetch_s)
-    minio_node.fetch_binary(settings.cache, settings.fetch_s)
+    kafka_node.fetch_jars(settings.cache, FETCH_S)
+    minio_node.fetch_binary(settings.cache, FETCH_S)
     cluster_id = kafka_node.cluster_id(str(settings.home))
     homes = [_kafka_home(node, settings) for node in _kafka_nodes(nodes)]
     with ThreadPoolExecutor(len(homes)) as pool:
@@ -228,7 +187,7 @@ def _await_started(node: Daemon, settings: StackSettings) -> None:
         log, is_ready = minio_node.log(node), partial(minio_node.is_ready, node)
     else:
         log, is_ready = home.log, partial(kafka_node.is_ready, home)
-    daemons.await_started(node, log, is_ready, settings.boot_s)
+    daemons.await_started(node, log, is_ready, _BOOT_S)
 
 
 def _kafka_home(node: Daemon, settings: StackSettings) -> kafka_node.KafkaHome:
@@ -241,13 +200,6 @@ def _kafka_nodes(nodes: tuple[Daemon, ...]) -> tuple[Daemon, ...]:
 
 def _replaced(nodes: tuple[Daemon, ...], new: Daemon) -> tuple[Daemon, ...]:
     return tuple(new if node.name == new.name else node for node in nodes)
-
-
-def _existing(settings: StackSettings) -> StackState:
-    nodes = _load(settings)
-    if nodes is None:
-        raise Invalid(f"there is no stack in {settings.home}: `headgate stack up` starts one")
-    return StackState(nodes)
 
 
 def _load(settings: StackSettings) -> tuple[Daemon, ...] | None:
@@ -269,9 +221,6 @@ def _node(fields: dict[str, Any], home: Path) -> Daemon:
     name = fields["name"]
     if not _NAME.fullmatch(name):
         raise Invalid(f"the state of the stack in {home} names {name!r}, which is no node of it")
-    if "start_ticks" in fields:  # older versions wrote this time, and no folder
-        after_boot_s = fields.pop("start_ticks") / os.sysconf("SC_CLK_TCK")
-        fields |= {"after_boot_s": after_boot_s, "folder": str(home / name)}
     if os.path.realpath(fields["folder"]) != os.path.realpath(home / name):
         raise Invalid(f"the state of the stack in {home} names {fields['folder']}, outside of it")
     return Daemon(**fields)

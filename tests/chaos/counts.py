@@ -43,7 +43,7 @@ from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettin
 from headgate.control.log import Follower, Receipt
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
-from headgate.infra.devstack import stack
+from headgate.infra.devstack import daemons, stack
 from headgate.infra.devstack.stack import StackSettings
 from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
@@ -261,9 +261,9 @@ def counted(what: str, place: Place, more: Load = SAME) -> Iterator[None]:
 def restart(place: Place, number: int) -> None:
     """Kill the broker and start it again. Drivers give up the steps that were open meanwhile."""
     for _ in range(number):
-        stack.kill("kafka-1", place.stack)
+        daemons.kill(stack.up(settings=place.stack).nodes[0])
         SYSTEM_CLOCK.sleep_s(DOWN_S)
-        stack.restart("kafka-1", place.stack)
+        stack.up(settings=place.stack)
         place.await_exchanges()
 
 

@@ -100,9 +100,11 @@ class Scene:
         settings = self.place.settings
         state = stack.status(settings)
         assert state is not None
-        node = state.node(name)
+        node = next(node for node in state.nodes if node.name == name)
         return Victim(
-            name, lambda number: daemons.send(node, number), lambda: stack.restart(name, settings)
+            name,
+            lambda number: daemons.send(node, number),
+            lambda: stack.up(len(state.nodes) - 1, settings),
         )
 
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headgate.control.errors import Invalid
-from headgate.infra.devstack import stack
+from headgate.infra.devstack import daemons, stack
 from headgate.infra.devstack.stack import StackSettings, StackState
 
 pytestmark = pytest.mark.real
@@ -80,13 +80,13 @@ def test_kafka_keeps_a_record_through_the_death_of_its_node(
     create_topic(state.bootstrap, "kept")
     produce(state.bootstrap, "kept", b"fact")
 
-    killed = stack.kill("kafka-1", settings)
-    assert not killed.is_up()
-    restarted = stack.restart("kafka-1", settings)
+    daemons.kill(state.nodes[0])
+    assert not state.is_up()
+    restarted = stack.up(settings=settings)
 
     assert restarted.is_up()
     assert state.bootstrap == restarted.bootstrap
-    assert state.node("kafka-1").pid != restarted.node("kafka-1").pid
+    assert state.nodes[0].pid != restarted.nodes[0].pid
     assert consume(state.bootstrap, "kept") == b"fact"
 
 
@@ -95,7 +95,7 @@ def test_minio_keeps_an_object_through_its_death(
 ) -> None:
     """A killed store comes back with every confirmed object when `up` restarts it."""
     s3.put_object(Bucket=state.bucket, Key="kept", Body=b"segment")
-    stack.kill("minio", settings)
+    daemons.kill(stack.up(settings=settings).nodes[-1])
     assert stack.up(settings=settings).is_up()
     assert s3.get_object(Bucket=state.bucket, Key="kept")["Body"].read() == b"segment"
 
@@ -107,12 +107,6 @@ def test_a_conditional_put_has_one_winner(state: StackState, s3: Any) -> None:
         assert len(winners) == 1
         stored = s3.get_object(Bucket=state.bucket, Key=f"race/{key}")["Body"].read()
         assert winners == [stored]
-
-
-def test_an_unknown_node_is_named(settings: StackSettings, state: StackState) -> None:
-    """An unknown node name is an error that lists the nodes, and none is killed."""
-    with pytest.raises(Invalid, match="kafka-1, minio"):
-        stack.kill("kafka-9", settings)
 
 
 def create_topic(bootstrap: str, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Programs that outlive their starter: only they are signalled, also by an older state file."""
+"""Programs that outlive their starter: only they are signalled."""
 
 from __future__ import annotations
 
@@ -124,31 +124,6 @@ def test_a_copied_stack_does_not_stop_the_first(
     assert node.is_alive()
     stack.down(settings=StackSettings(link))
     assert not node.is_alive()
-
-
-def older(daemon: Daemon) -> list[dict[str, object]]:
-    """Return the state file that an older version wrote for one node."""
-    since_boot_s = psutil.Process(daemon.pid).create_time() - psutil.boot_time()
-    ticks = round(since_boot_s * os.sysconf("SC_CLK_TCK"))
-    return [{"name": "minio", "port": 9, "pid": daemon.pid, "start_ticks": ticks}]
-
-
-def test_the_stack_of_an_older_version_is_stopped(home: Path, node: Daemon) -> None:
-    """A node that an older version started is found by its folder, and ended."""
-    (home / "state.json").write_text(json.dumps(older(node)))
-    state = stack.status(StackSettings(home))
-    assert state is not None
-    assert state.is_up()
-    stack.down(settings=StackSettings(home))
-    assert not state.is_up()
-
-
-def test_a_stranger_in_an_older_state_lives(home: Path, stranger: Daemon) -> None:
-    """A process that an older version's file names is left alone if it is no program of the
-    stack."""
-    (home / "state.json").write_text(json.dumps(older(stranger)))
-    stack.down(settings=StackSettings(home))
-    assert psutil.Process(stranger.pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_missing_program_is_named(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ def home(tmp_path: Path) -> Path:
 ASKED: dict[str, Ask] = {
     "status": lambda settings: stack.status(settings),
     "down": lambda settings: stack.down(True, settings),
-    "kill": lambda settings: stack.kill("kafka-1", settings),
     "up": lambda settings: stack.up(1, settings),
 }
 
