@@ -10,13 +10,10 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 from . import (
-    among,
-    check,
     core,
     elastic,
     exchange,
     exporter,
-    first,
     fixed,
     joins,
     master,
@@ -27,31 +24,25 @@ from . import (
     tpcds,
     tpch,
     trace,
-    transfer,
     unchanged,
-    values,
     ways,
 )
 from .places import session
 
-_ALL = ["exchange", "fixed", "check", "transfer", "memory", "recovery", "master"]
+_ALL = ["exchange", "fixed", "memory", "recovery", "master"]
 _ALONE: dict[str, Callable[[argparse.Namespace], Iterable[RenderableType]]] = {
-    "transfer": lambda chosen: [transfer.run(chosen.rounds, tuple(chosen.counts))],
     "recovery": lambda chosen: [
         recovery.run(chosen.events),
         recovery.ended(chosen.events // 10),
     ],
     "scale": lambda chosen: scale.run(chosen.page),
     "exporter": lambda chosen: [exporter.run(chosen.events)],
-    "among": lambda chosen: [among.run(chosen.events)],
     "master": lambda chosen: [
         master.run(chosen.rounds, chosen.places),
         core.by_type(),
         *([master.small_jobs(chosen.rounds)] if "real" in chosen.places else []),
     ],
-    "values": lambda chosen: [values.run(chosen.rounds)],
     "joins": lambda chosen: joins.run(range(chosen.start, chosen.start + chosen.rounds * 10)),
-    "first": lambda chosen: [first.run(chosen.rounds)],
     "unchanged": lambda chosen: unchanged.run(chosen.scale),
     "elastic": lambda chosen: [elastic.run(chosen.cases)],
     "trace": lambda chosen: [trace.run(chosen.rounds * 4, chosen.picture)],
@@ -95,8 +86,6 @@ def main() -> None:
         console.print(ways.shapes(spark))
     if "fixed" in chosen.tables:
         console.print(fixed.run(spark, chosen.rounds * 4, chosen.places))
-    if "check" in chosen.tables:
-        console.print(check.run(spark, chosen.rounds * 4))
     if "memory" in chosen.tables:
         console.print(memory.run(spark))
     if "tpch" in chosen.tables:
