@@ -40,7 +40,7 @@ class Pace:
     poll_s: float = 0.2
     """One wait for events. Between two of them a loop checks whether it should end."""
     gather_s: float = 0.05
-    """One wait for more of what nobody needs yet, to handle all of it at once."""
+    """One wait for more facts that nobody needs yet, to handle them together."""
     pause_s: float = 0.1
     """The time between two looks for something that another process is about to do."""
     retry_s: float = 0.5

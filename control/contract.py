@@ -180,8 +180,8 @@ class ShuffleMaster(Protocol):
     ) -> Future[ShuffleDescriptor]: ...
 
     def announce(self, job_id: JobId, fact: Consumed | WayChosen) -> None:
-        """State by which way a complete result is read, or that the driver has read it, for those
-        who look on. Wait for nothing, and let no failure of the log fail the exchange."""
+        """Publish by which way a complete result is read, or that the driver has read it. Nobody
+        waits for that. Wait for nothing, and let no failure of the log fail the exchange."""
 
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None: ...
 
@@ -219,7 +219,7 @@ class ShuffleMaster(Protocol):
         """
 
     def state(self, job_id: JobId) -> JobState:
-        """Return what is committed of a job."""
+        """Return the committed state of a job."""
 
     def await_complete(self, descriptor: ShuffleDescriptor) -> ResultState:
         """Wait until every partition of a result may be read; return the result.
@@ -231,7 +231,7 @@ class ShuffleMaster(Protocol):
         """
 
     def report_lost(self, job_id: JobId, lost: Lost) -> None:
-        """State that an object is lost. Return when what follows is decided."""
+        """Publish that an object is lost. Return when the master has decided."""
 
 
 class PartitionStorage(Protocol):

@@ -424,7 +424,7 @@ class EventLog(Protocol):
     ) -> Iterator[Recorded]:
         """Yield the committed events of all jobs up to now, in the order of each job.
 
-        Of a job in `known`, yield only the events from that offset on.
+        Yield the events of a job in `known` from its offset on only.
 
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.
@@ -433,8 +433,8 @@ class EventLog(Protocol):
     def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> Tail:
         """Read the events of all jobs from the oldest on, and go on as they come.
 
-        Of a job in `known`, only the events from that offset on are read, and before it the
-        registrations of results.
+        The events of a job in `known` are read from its offset on, and before it the registrations
+        of results only.
 
         Raises:
             Unavailable: the log cannot be reached.

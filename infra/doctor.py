@@ -155,7 +155,7 @@ def _pyspark() -> str:
     spark = _spark_version()
     if version_of(spark) is None:
         return Hint(
-            f"{spark} is not known here: rows are right, but plans may show an Exchange that "
+            f"Headgate does not know {spark}: rows are right, but plans may show an Exchange that "
             f"{NEWEST} does without, and offload is refused"
         )
     return spark

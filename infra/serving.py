@@ -1,7 +1,7 @@
 """Serve over HTTP to this machine, or to those who know a token.
 
-Guarantees: only GET and HEAD are answered. Whoever reaches a server through a name that is not this
-machine's, or lacks the token if there is one, gets nothing.
+Guarantees: only GET and HEAD are answered. A request through a name that is not this machine's, or
+without the token if there is one, gets nothing.
 """
 
 from __future__ import annotations

@@ -58,8 +58,7 @@ def send(endpoint: str, spans: Iterable[Span]) -> int:
 
 
 def _refused(answer: bytes) -> str:
-    """Return what a collector that has answered with success says of spans that it does not
-    take."""
+    """Return the words of a collector that has answered with success and refused some spans."""
     try:
         partial = json.loads(answer)["partialSuccess"]
         rejected = int(partial["rejectedSpans"])

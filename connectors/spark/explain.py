@@ -59,7 +59,8 @@ def _line_before(query: QueryRunner, shuffle: Shuffle, purpose: str = "") -> _Li
         return _Line(label, f"stays in Spark: {reason}{purpose}")
     caller = shuffle.reading.caller
     called = caller is not None and not any(map(query.refusal, caller.shuffles))
-    return _Line(label, f"runs here{', with the function over it' if called else ''}{purpose}")
+    function = ", and its readers call the function" if called else ""
+    return _Line(label, f"runs in Headgate{function}{purpose}")
 
 
 def _line(done: FinishedExchange, report_of: Mapping[ResultId, ResultReport]) -> _Line:
@@ -79,7 +80,7 @@ def _line(done: FinishedExchange, report_of: Mapping[ResultId, ResultReport]) ->
     )
     requests = (f"{puts:,}", f"{gets:,}", f"{predicted_gets:,}", counted(throttled))
     numbers = (size, rows, decimal(report.stored_bytes), *requests, took, skew)
-    return _Line(exchange_name(report.result, report.label), "ran here", numbers, cost)
+    return _Line(exchange_name(report.result, report.label), "ran in Headgate", numbers, cost)
 
 
 def _skew(rows: Longs) -> str:

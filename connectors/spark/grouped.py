@@ -16,7 +16,7 @@ Offloads = Callable[[DataFrame], DataFrame]
 
 
 class _Groups:
-    """Calls functions for groups; each method runs the exchanges of its query here."""
+    """Calls functions for groups; each method runs the exchanges of its query in Headgate."""
 
     def __init__(self, offload: Offloads, groups: Any) -> None:
         self._offload = offload

@@ -1,4 +1,4 @@
-"""Reports on exchanges: rows, bytes, requests and their price, as the log states them."""
+"""Reports on exchanges: rows, bytes, requests and their price, as the log has them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class ResultReport:
-    """One exchange, as the log states it."""
+    """One exchange, as the log has it."""
 
     result: ResultId
     label: str

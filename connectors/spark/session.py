@@ -66,10 +66,10 @@ class Headgate:
         self._ended = False
 
     def begin(self) -> Headgate:
-        """Look up at each of the session's actions whether it runs here, from now on.
+        """Look up at each of the session's actions whether it runs in Headgate, from now on.
 
         Raises:
-            Invalid: the actions are to run here, and this Spark has no private door.
+            Invalid: the actions are to run in Headgate, and this Spark has no private door.
         """
         self._queries.enter()
         _open.setdefault(session_name(self._exchanger.spark), []).append(self)
@@ -131,12 +131,13 @@ class Headgate:
         return self._queries.offload(df)
 
     def group_by(self, df: DataFrame, *columns: str | Column) -> Grouped:
-        """Return the groups of `df` for grouped functions: `df.groupBy`, with its exchange here."""
+        """Return the groups of `df` for grouped functions: `df.groupBy`, with its exchange in
+        Headgate."""
         return Grouped(self.offload, df.groupBy(*columns))
 
     def explain(self, df: DataFrame) -> Explanation:
-        """Return the plan of a query and, for each of its exchanges, whether it runs here. For a
-        DataFrame that `offload` returned, add rows, bytes, requests, seconds and skew.
+        """Return the plan of a query and, for each of its exchanges, whether it runs in Headgate.
+        For a DataFrame that `offload` returned, add rows, bytes, requests, seconds and skew.
 
         Raises:
             Invalid: this Spark has no private door.
@@ -169,8 +170,8 @@ class Headgate:
         return self._report({}).results
 
     def report(self) -> JobReport:
-        """Return the rows, bytes, requests and price of the job's exchanges, as the log states
-        them, the shuffles that Spark ran itself, and what keeps Spark from releasing executors.
+        """Return the rows, bytes, requests and price of the job's exchanges, as the log has them,
+        the shuffles that Spark ran itself, and what keeps Spark from releasing executors.
 
         Raises:
             Closed: the headgate is closed.
@@ -231,7 +232,7 @@ class Headgate:
 
     def paused(self) -> AbstractContextManager[None]:
         """Let Spark run the session's actions itself as long as the block runs: those of all its
-        threads, and of no other session. `repartition` and `offload` go on running here."""
+        threads, and of no other session. `repartition` and `offload` go on running in Headgate."""
         return self._queries.paused()
 
     def detach(self) -> None:

@@ -25,7 +25,7 @@ class Neglected:
     store: str
     """The place of the job's objects; empty if no driver said it."""
     silent_ms: int
-    """The time for which the driver was not heard; 0 if the job is closed or has never begun."""
+    """The time of the driver's silence; 0 if the job is closed or has never begun."""
     now_ms: int
     """The time of the log's clock."""
     position: int
@@ -82,7 +82,7 @@ def neglected(
 def follow_jobs(
     records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]
 ) -> dict[JobId, JobLog]:
-    """Replay every job from its snapshot, or from its first record, up to what is wrong."""
+    """Replay every job from its snapshot, or from its first record, up to the first error."""
     jobs = resumed(snapshots)
     for recorded in records:
         take(jobs, recorded)
@@ -113,7 +113,7 @@ def take(jobs: dict[JobId, JobLog], recorded: Recorded) -> JobLog:
 
 
 def seen(entry: JobLog, beat_ms: int, now_ms: int) -> Neglected:
-    """Return what a registered job would be if somebody had to look after it now."""
+    """Return the neglect of a registered job, as if its lease were over now."""
     replay, silent_ms = entry.replay, 0
     assert replay.registered is not None, "somebody has registered the job"
     if replay.state.closed is None:

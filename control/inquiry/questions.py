@@ -1,7 +1,7 @@
 """Answer what an operator or an engine asks about a job, from its state and without side effects.
 
-An answer holds for that state. To act on it, state a fact: the master decides on what is true by
-then.
+An answer holds for that state. To act on it, publish a fact: the master decides on the state of
+that time.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _note(production: Production, attempt: AttemptId) -> Production:
 
 
 def _wait(result: ResultState, lost: ev.Lost) -> ResultState:
-    """Add the reader that states the loss, if it waits for a partition that is, or will be, made
+    """Add the reader that reports the loss, if it waits for a partition that is, or will be, made
     again."""
     index, reproduction = lost.attempt.partition.index, result.reproduction
     is_winner = result.production.winners.get(index) == lost.attempt

@@ -1,4 +1,4 @@
-"""Keep what is settled of a job's log, and what is still to be committed.
+"""Keep the settled decisions of a job's log, and those that are still to be committed.
 
 A fact is settled when everything that follows from it, and from the facts before it, is committed.
 Guarantees that state and answers show settled facts only, in the order of the log. Pure: no clock,

@@ -108,12 +108,12 @@ def _ended(job: JobId, stored: Mapping[str, bytes], end: int, log: str) -> Ended
 
 
 def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -> None:
-    """Write a snapshot in which nothing has happened, before a job's first driver states anything.
-    So nobody has to look for the job's events in what the log held before.
+    """Write a snapshot in which nothing has happened, before a job's first driver publishes
+    anything. So nobody searches older events for the job.
 
     With `is_new` nobody had the job's name before. Otherwise the log is searched for its events,
-    unless the partition is covered: who begins while a partition is empty writes its coverage, and
-    from then on every driver writes a snapshot before it states anything.
+    unless the partition is covered: a driver that begins while a partition is empty writes its
+    coverage, and from then on every driver writes a snapshot before it publishes anything.
 
     Raises:
         Invalid: a newer version has written the job's snapshot, or an event behind it.

@@ -102,8 +102,8 @@ class SnapshotSchedule:
         return is_over(snapshot.state) and self.unsaved is not None and not snapshot.due
 
     def is_parting_due(self, snapshot: Snapshot) -> bool:
-        """Return True if the job's only master is about to go, and has not written a snapshot of
-        what stays: nobody else would write it before the log forgets."""
+        """Return True if the job's only master is about to go, and no snapshot has the results that
+        stay: nobody else would write it before the log forgets."""
         return is_left(snapshot.state) and self.unsaved is not None and not snapshot.due
 
     def begin(self, snapshot: Snapshot, now_ms: int) -> None:

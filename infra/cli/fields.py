@@ -66,8 +66,8 @@ def job_fields(listed: ListedJob) -> Fields:
 
 
 def report_fields(report: JobReport) -> Fields:
-    """Return the exchanges of a job, and the sums of all of them. What is predicted is -1 where the
-    log does not say so."""
+    """Return the exchanges of a job, and the sums of all of them. A prediction that the log does
+    not have is -1."""
     return {
         "job": report.job,
         "exchanges": [_exchange_fields(result) for result in report.results],

@@ -171,7 +171,7 @@ def run_lost(
     ],
     as_json: Json = False,
 ) -> None:
-    """State that a partition's objects are gone, so that the job's driver makes it again."""
+    """Report a partition's objects as lost, so that the job's driver makes it again."""
     name = partition_id(partition)
     with closing(target.open_log()) as log:
         result = next((s.results.get(name.result) for s in states(log, job)), None)

@@ -134,7 +134,7 @@ def span_row(span: Span, zone: tzinfo | None) -> Text:
 
 
 def subject_of(body: ev.Body | ev.Newer) -> tuple[str, str]:
-    """Return the subject of an event, and the amount that it states."""
+    """Return the subject of an event, and its amount."""
     match body:
         case ev.JobRegistered():
             return body.application, f"{body.mode}, {body.version}"
@@ -329,7 +329,7 @@ def mended(done: Repaired) -> Iterator[Text]:
         yield Text.assemble((f"{'left alone':<18}", "yellow"), finding.name)
     deleted, aborted = _count(done.deleted, "object"), _count(done.aborted, "upload")
     lost, left = _count(done.lost, "attempt"), _count(len(done.left), "finding")
-    yield Text(f"{deleted} deleted, {aborted} aborted, {lost} stated as lost, {left} left alone")
+    yield Text(f"{deleted} deleted, {aborted} aborted, {lost} reported as lost, {left} left alone")
 
 
 def _count(number: int, word: str) -> str:
@@ -412,8 +412,8 @@ def unused_row(job: ListedJob, now_ms: int, unused: int, is_released: bool) -> T
 
 
 def lost_row(attempt: AttemptId, offset: int, job: ListedJob, now_ms: int) -> Text:
-    """Tell that an attempt was stated as lost, and who makes its partition again."""
-    line = f"attempt {attempt} was stated as lost, at offset {offset}"
+    """Tell that an attempt was reported as lost, and who makes its partition again."""
+    line = f"attempt {attempt} was reported as lost, at offset {offset}"
     if job.condition is JobCondition.RUNNING:
         return Text(line)
     is_over = job.condition in (JobCondition.FAILED, JobCondition.ENDING, JobCondition.ENDED)

@@ -111,7 +111,7 @@ FAMILIES = (*OF_A_JOB, *OF_THE_LOG)
 
 @dataclass(slots=True)
 class MetricValues:
-    """Makes the values of the metrics. What follows from a job's state is kept until it changes."""
+    """Makes the values of the metrics. Numbers of a job's state are kept until it changes."""
 
     _kept: dict[JobId, tuple[JobState, tuple[Sample, ...]]] = field(default_factory=dict)
 

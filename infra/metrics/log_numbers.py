@@ -193,7 +193,7 @@ class LogNumbersReader:
             asked.pop(event.basis, None)
 
     def _prune(self) -> None:
-        """Drop what is kept of jobs and results that are no longer there."""
+        """Drop the numbers of jobs and results that are no longer there."""
         jobs = self._followed.jobs
         self._asked = {job: asked for job, asked in self._asked.items() if asked and job in jobs}
         kept: dict[JobId, dict[ResultId, int]] = {}

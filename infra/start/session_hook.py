@@ -2,7 +2,7 @@
 
 Two methods of PySpark's sessions and one of its contexts are replaced as soon as PySpark is
 imported, and nothing is imported for that. A session that the application attaches by itself gives
-up the headgate that it got here.
+up that headgate.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _owner = os.getpid()
 _given_up: set[str] = set()
 """The sessions that their applications have attached by themselves."""
 _sessions: Counter[str] = Counter()
-"""The number of sessions of each application of Spark that were attached here so far."""
+"""The number of sessions of each application of Spark that the hook has attached so far."""
 _forgotten: SimpleQueue[str] = SimpleQueue()
 """The guests whose sessions nobody has any more."""
 _tells: set[bool] = set()
@@ -97,14 +97,14 @@ def magic(line: str) -> object:
 
 
 def close_all() -> None:
-    """Close every headgate that was attached here."""
+    """Close every headgate that the hook has attached."""
     for name in reversed(list(_attached)):
         _close(name)
 
 
 def uninstall() -> None:
-    """Close what was attached here. Later sessions are left alone, unless their configuration has
-    `spark.headgate.enabled=true`."""
+    """Close what the hook has attached. Later sessions are left alone, unless their configuration
+    has `spark.headgate.enabled=true`."""
     _installed.discard(True)
     _installed.add(False)  # their methods stay replaced: the next `install` needs no others
     close_all()
@@ -135,7 +135,8 @@ def _runs_query(thread: threading.Thread) -> bool:
 
 
 def give_up(spark: SparkSession) -> None:
-    """Close the headgate that a session got here, if it did: its application attaches another."""
+    """Close the headgate that the hook has given to a session, if any: its application attaches
+    another."""
     if _sessions and not type(spark).__module__.startswith("pyspark.sql.connect"):
         name = _name_of(spark)
         _given_up.add(name)
@@ -285,7 +286,7 @@ def _is_guest(name: str, spark: SparkSession) -> bool:
 
 
 def _set_defaults(spark: SparkSession) -> None:
-    """Let the session's actions run here, and give a second session a job of its own."""
+    """Let the session's actions run in Headgate, and give a second session a job of its own."""
     if spark.conf.get(_SQL, None) is None:
         spark.conf.set(_SQL, "true")
     application = spark.sparkContext.applicationId

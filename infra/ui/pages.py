@@ -83,7 +83,7 @@ class Moment:
         return result
 
     def fields(self) -> fields.Fields:
-        """Return what the slider shows."""
+        """Return the values of the slider."""
         everything = self.history.records
         last = self.records[-1] if self.records else None
         return {

@@ -1,7 +1,7 @@
 """The bytes of batches in a segment: Arrow messages, plain or packed.
 
 A message of Arrow has 16 bytes for each column, 16 for each of its buffers, and pads the buffers.
-Of many columns with few rows, that is far more than the rows take. A packed message is the same
+For many columns with few rows, that is far more than the rows take. A packed message is the same
 message in two parts: its head, in which each number is replaced by the difference to the last one
 of its kind, and all its buffers. Both are compressed, and nearly nothing is left of the head.
 """

@@ -1,9 +1,9 @@
 """The segment: a valid Arrow IPC file whose batches are ordered by subpartition, or a packed file.
 
-The footer's metadata has the format version and the attempt. Behind the footer's own content, where
-Arrow does not look, stands the index. It has the rows, bytes and checksum of each subpartition that
-is not empty. Subpartitions follow each other without a gap, so that neighbours are one byte range.
-The place of the first one follows from the schema.
+The footer's metadata has the format version and the attempt. The index is behind the footer's own
+content, where Arrow does not look. It has the rows, bytes and checksum of each subpartition that is
+not empty. Subpartitions follow each other without a gap, so that neighbours are one byte range. The
+place of the first one follows from the schema.
 
 A packed file is alike, but its messages are packed, and its footer has nothing but the index. It
 does not begin and end as an Arrow file does, so that no other reader takes it for an empty one.
@@ -111,7 +111,7 @@ class SegmentIndex:
         others alone determines its length.
 
         Raises:
-            Invalid: a subpartition has more bytes or rows than an index can state.
+            Invalid: a subpartition has more bytes or rows than an index can hold.
         """
         largest = int(max(self.sizes.max(initial=0), self.rows.max(initial=0)))
         if largest > COUNT_MAX:
@@ -198,8 +198,8 @@ def footer_metadata(attempt: AttemptId, subpartitions: int, form: int = ARROW) -
 
 
 def ending(footer_bytes: int, index: SegmentIndex, attempt: AttemptId, form: int) -> bytes:
-    """Return the end of a file: the index, and the length of the footer with the index. Before it
-    stands a footer of so many bytes."""
+    """Return the end of a file: the index, and the length of the footer with the index. A footer of
+    so many bytes is before it."""
     entries = index.entries()
     seal = _seal(entries, attempt, len(index.rows), form)
     sealed = entries + _SEAL.pack(seal, len(entries))

@@ -152,7 +152,7 @@ class SegmentGate:
         """Announce `Consumed`, since no slice is left to take.
 
         Raises:
-            Corrupt: fewer or more rows were taken than are stated.
+            Corrupt: fewer or more rows were taken than the manifest has.
         """
         it = self._deployment
         result = it.manifest.result
@@ -193,7 +193,8 @@ class SegmentGate:
 
     def _sound(self, piece: Slice, window: Future[memoryview]) -> memoryview:
         """Return the slice's bytes. Read them once more if they do not match, if the answer ended
-        too early, or if there seems to be no object: what is stated as lost is deleted."""
+        too early, or if there seems to be no object: an object that is reported as lost is
+        deleted."""
         try:
             body = self._cut(piece, window)
         except (Corrupt, Lost):

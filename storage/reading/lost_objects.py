@@ -1,8 +1,9 @@
-"""Lost objects: state the loss, and wait for the attempt that replaces the one that had the object.
+"""Lost objects: publish the loss, and wait for the attempt that replaces the one that had the
+object.
 
-Guarantees: nothing is stated of an attempt that readers no longer read, of a result that is
+Guarantees: nothing is published about an attempt that readers no longer read, of a result that is
 released, or of a job that has failed or is closed, except for results that outlive it. Callers read
-an object twice before they state that it is lost, because it is deleted then.
+an object twice before they report it as lost, because it is deleted then.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class JobNews(Protocol):
     """The state of a job, as a task or its driver gets to know it."""
 
     def state(self) -> JobState:
-        """Return what is committed by now."""
+        """Return the state that is committed by now."""
 
     def report(self, lost: LostFact) -> tuple[int, ...]:
-        """State a loss. Return the offset of the fact if it is known."""
+        """Publish a loss. Return the offset of the fact if it is known."""
 
     def wait(self, result: ResultId, answer_of: Callable[[JobState], T | None]) -> T | None:
         """Wait for the first answer that is not None. Return None if there was none in time."""
@@ -85,8 +86,8 @@ class LostObjects:
         self._offsets: dict[AttemptId, tuple[int, ...]] = {}
 
     def report(self, attempt: AttemptId, name: str, failure: Lost | Corrupt) -> ResultState:
-        """State that an object of an attempt is lost, unless readers already read another attempt.
-        Return the result.
+        """Publish that an object of an attempt is lost, unless readers already read another
+        attempt. Return the result.
 
         Raises:
             Lost, Corrupt: the failure, because the result is over, or is pipelined: all its readers

@@ -14,7 +14,7 @@ from .read_plan import Slice, alone
 
 
 class Replacement:
-    """Replaces what a reader has lost."""
+    """Replaces the bytes that a reader has lost."""
 
     def __init__(self, clients: JobClients, lost: LostObjects) -> None:
         self._clients = clients

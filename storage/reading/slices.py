@@ -38,7 +38,7 @@ class Slices:
     """The subpartitions before which all objects end."""
     joined: tuple[Slices, ...] = ()
     """The slices that pairs of objects would have as one object each, then fours, then eights, up
-    to all in one. Which objects have the same subpartitions is seen here."""
+    to all in one. They show which objects have the same subpartitions."""
 
     @classmethod
     def of(cls, indexes: Iterable[tuple[Longs, Longs]], subpartitions: int) -> Slices:

@@ -58,7 +58,7 @@ class StretchReader:
         the next one.
 
         Raises:
-            Corrupt: fewer or more rows were read than are stated.
+            Corrupt: fewer or more rows were read than the manifest has.
         """
         stated_rows = 0
         for it in self._deployments:

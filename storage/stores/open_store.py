@@ -82,7 +82,7 @@ def parts_of(url: str) -> SplitResult:
         raise Invalid(f"{shown!r} is not a URL") from None
     if parts.scheme in _REFUSED:
         advice = _REFUSED[parts.scheme]
-        raise Invalid(f"{shown!r}: there is no store of {parts.scheme}:// here. {advice}")
+        raise Invalid(f"{shown!r}: Headgate has no store for {parts.scheme}://. {advice}")
     is_s3 = parts.scheme == "s3" and parts.netloc
     if is_s3 and (parts.query or parts.fragment):
         raise Invalid(f"{shown!r} has a '?' or '#': write s3://bucket/root")

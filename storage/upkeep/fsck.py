@@ -36,7 +36,7 @@ class Remedy(Enum):
 
     NONE = "left alone"
     DELETE = "to be deleted"
-    STATE = "to be stated as lost"
+    REPORT = "to be reported as lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +309,7 @@ def _finding(
 ) -> Finding:
     if folder is None:
         return Finding(kind, stat.name, stat.size_bytes, says)
-    remedy = folder.remedy if segment is None else Remedy.STATE
+    remedy = folder.remedy if segment is None else Remedy.REPORT
     return Finding(
         kind, stat.name, stat.size_bytes, says, "", remedy, folder.job, folder.attempt, segment
     )

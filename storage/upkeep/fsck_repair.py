@@ -1,8 +1,8 @@
-"""Repair of what fsck found: deletes the objects that are to go, and states which are lost.
+"""Repair of what fsck found: deletes the objects that are to go, and reports the others as lost.
 
 Guarantees: it touches only objects below the prefix of a job whose log is sound. It deletes nothing
-that an attempt may still be writing. It states `Lost` only after another look at the object by its
-name, and never if no object of the job is live: then the store is more likely another job's. A
+that an attempt may still be writing. It publishes `Lost` only after another look at the object by
+its name, and never if no object of the job is live: then the store is more likely another job's. A
 repair may be repeated.
 """
 
@@ -33,7 +33,7 @@ class Repaired:
     aborted: int
     """Uploads that were aborted."""
     lost: int
-    """Attempts that were stated as lost."""
+    """Attempts that were reported as lost."""
     left: tuple[Finding, ...]
     """Findings that nothing was done about."""
 
@@ -88,12 +88,12 @@ class FsckRepair:
         for upload in uploads:
             self.store.abort(upload)
         here = {job for job in sound if self._has_any(job, findings.live)}
-        stated = self._state(
-            finding for finding in mine if finding.remedy is Remedy.STATE and finding.job in here
+        reported = self._report(
+            finding for finding in mine if finding.remedy is Remedy.REPORT and finding.job in here
         )
-        done = {finding.key for finding in (*gone, *stated)}
+        done = {finding.key for finding in (*gone, *reported)}
         left = [finding for finding in findings.found if finding.key not in done]
-        lost = len({finding.attempt for finding in stated})
+        lost = len({finding.attempt for finding in reported})
         return Repaired(len(objects), len(uploads), lost, tuple(left))
 
     def _is_under_its_job(self, finding: Finding) -> bool:
@@ -104,23 +104,23 @@ class FsckRepair:
         prefix = Layout(self.root, job).prefix
         return any(stat.name.startswith(prefix) for stat in live)
 
-    def _state(self, findings: Iterable[Finding]) -> list[Finding]:
-        """State lost attempts, and return their findings. State an attempt once: all of its objects
-        are made again together."""
-        stated: list[Finding] = []
+    def _report(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Report attempts as lost, and return their findings. Report an attempt once: all of its
+        objects are made again together."""
+        reported: list[Finding] = []
         announcers: dict[JobId, Announcer] = {}
         lost: set[tuple[JobId, AttemptId]] = set()
         for finding in findings:
             evidence = self._evidence(finding)
             if not evidence or finding.job is None or finding.attempt is None:
                 continue
-            stated.append(finding)
+            reported.append(finding)
             if (finding.job, finding.attempt) not in lost:
                 lost.add((finding.job, finding.attempt))
                 announcer = announcers.setdefault(finding.job, Announcer(finding.job, self.by))
                 fact = announcer.fact(LostFact(finding.attempt, finding.name, evidence))
                 self.log.append(fact).offset(Deadline.after(self.wait_s))
-        return stated
+        return reported
 
     def _evidence(self, finding: Finding) -> str:
         """Return the fault of the object, after another look at it; '' if it is as announced."""

@@ -94,7 +94,7 @@ def in_order(subpartitions: npt.NDArray[np.integer[Any]]) -> bool:
 
 def form_of(runs: list[Run]) -> int:
     """Return the format for a segment of these rows. Packed, if the framing of their batches takes
-    more than half of what the rows take. Little framing may stay, because any Arrow reader opens
+    more than half the bytes of the rows. Little framing may stay, because any Arrow reader opens
     the other format. So may more of it if there are few columns, for which packing takes twice the
     CPU time of Arrow's own messages."""
     rows: Longs = np.sum([run.rows for run in runs], axis=0)

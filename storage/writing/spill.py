@@ -1,6 +1,6 @@
 """The segments of a partition, in memory and then in local files, until all rows are there or the
-object would have too many slices. They become one object, and more for what is hot: readers hold a
-slice as a whole, so none is much larger than a segment."""
+object would have too many slices. They become one object, and more for hot subpartitions: readers
+hold a slice as a whole, so none is much larger than a segment."""
 
 from __future__ import annotations
 
@@ -92,10 +92,11 @@ class Spill:
         return _FilePart(file, end - len(body), end)
 
     def take(self, schema: pa.Schema, attempt: AttemptId, rows_wait: bool) -> Iterator[Segment]:
-        """Yield the segments as one, then what is hot in it as others, and end. The first is merged
-        in memory if it takes `segment_bytes` at most, or twice as much when no rows wait there;
-        else in another file. The others take about so much, and no file: there may be no room for
-        it any more. Yield the segments as they are if there is no room for the first one."""
+        """Yield the segments as one, then its hot subpartitions as others, and end. The first is
+        merged in memory if it takes `segment_bytes` at most, or twice as much when no rows wait
+        there; else in another file. The others take about so much, and no file: there may be no
+        room for it any more. Yield the segments as they are if there is no room for the first
+        one."""
         in_memory_bytes = self._slice_bytes * (1 if rows_wait else 2)
         try:
             if len(self._indexes) < 2:

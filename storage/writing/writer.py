@@ -176,7 +176,7 @@ class SegmentWriter:
     def _store_held(self, rows_wait: bool) -> None:
         """Store the segments that wait in a file, and let no other one wait."""
         if self._spill is not None:
-            self._settle()  # what is being put takes memory, too
+            self._settle()  # the segment that is being put takes memory, too
             it = self._deployment
             for segment in self._spill.take(it.schema, it.attempt, rows_wait):
                 self._store(segment)

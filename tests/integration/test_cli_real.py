@@ -170,7 +170,7 @@ def test_fsck_repairs_a_real_bucket(job: JobId, target: Target) -> None:
         store.put(foreign, b"another's", "w")
         code, lines = ran("fsck", "--job", job, "--repair")
         assert code == 0
-        assert "1 attempt stated as lost" in lines[-1]
+        assert "1 attempt reported as lost" in lines[-1]
         assert [stat.name for stat in store.list(foreign)] == [foreign]
         store.delete([foreign])
     _, lines = ran("events", "--job", job, "--json")

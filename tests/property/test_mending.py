@@ -237,7 +237,7 @@ FIRST, SECOND = (LAYOUT.segment(ATTEMPTS[0], number) for number in range(2))
 
 
 def test_what_is_missing_is_stated_with_its_evidence() -> None:
-    """An attempt with missing objects is stated as lost once, with one of those objects, and is
+    """An attempt with missing objects is reported as lost once, with one of those objects, and is
     ordered again."""
     world = World(WON, [FIRST])
     assert world.repair() == Repaired(0, 0, 1, ())
@@ -247,7 +247,7 @@ def test_what_is_missing_is_stated_with_its_evidence() -> None:
 
 @pytest.mark.parametrize(("body", "says"), [(BODY[:3], "3 bytes"), (BODY[::-1], "checksum")])
 def test_what_is_mismatched_is_stated(body: bytes, says: str) -> None:
-    """An object with another size, or with another checksum at two reads, is stated as lost."""
+    """An object with another size, or with another checksum at two reads, is reported as lost."""
     world = World(WON, [FIRST])
     world.objects[SECOND] = (body, "w")
     assert world.repair().lost == 1
@@ -255,7 +255,7 @@ def test_what_is_mismatched_is_stated(body: bytes, says: str) -> None:
 
 
 def test_what_has_come_back_is_not_lost() -> None:
-    """An object that is there at a second look is not stated as lost."""
+    """An object that is there at a second look is not reported as lost."""
     world = World(WON, [FIRST])
     findings = check(world.store, ROOT, world.states, JOB)
     world.objects[SECOND] = (BODY, "w")

@@ -89,7 +89,7 @@ def test_filled_here(hg: Headgate, df: DataFrame, level: str) -> None:
     exchange."""
     assert 0 == ran(hg, lambda: df.persist(getattr(StorageLevel, level)))
     assert "hashpartitioning" in hg.explain(df)
-    assert "runs here, for a cache" in hg.explain(df)
+    assert "runs in Headgate, for a cache" in hg.explain(df)
     assert 1 == ran(hg, lambda: rows(df))
     assert 0 == ran(hg, lambda: df.toPandas())
     assert COUNTS == rows(df)

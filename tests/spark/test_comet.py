@@ -71,7 +71,7 @@ def test_exchanges_of_comet_are_named(
         with detached(hg, spark):
             expected = spark.sql(query).collect()
         explanation = str(hg.explain(spark.sql(query)))
-        assert (here, comets) == (explanation.count("runs here"), explanation.count(COMETS))
+        assert (here, comets) == (explanation.count("runs in Headgate"), explanation.count(COMETS))
         rows: list[Row] = []
         reasons = left(hg, lambda: rows.extend(spark.sql(query).collect()))
         assert expected == rows != []

@@ -77,7 +77,7 @@ def test_an_exchange_has_one_name(spark: SparkSession, hg: Headgate, offloads: b
         each["label"] for each in fields.report_fields(hg.report())["exchanges"]
     ]
     if offloads:
-        assert f"(1) {name}: ran here, " in hg.explain(out)
+        assert f"(1) {name}: ran in Headgate, " in hg.explain(out)
     hg.release(out)
     traces = [span.name for trace in spans(recorded(hg)) for span in trace]
     assert f"exchange {name}" in traces

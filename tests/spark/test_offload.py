@@ -409,7 +409,7 @@ def test_explained(spark: SparkSession, hg: Headgate, views: None) -> None:
     """`explain` shows what would run here before a query, and the cost of each exchange after
     it."""
     df = spark.sql("select k, count(*) from orders group by k order by k")
-    assert hg.explain(df).count("runs here") == 2
+    assert hg.explain(df).count("runs in Headgate") == 2
     out = hg.offload(df)
     assert out.count() == 97
     assert "4 x 4, 388 rows" in hg.explain(out)

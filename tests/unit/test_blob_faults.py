@@ -402,7 +402,7 @@ def test_other_stores_are_refused_by_name(url: str, says: str) -> None:
     """A store that there is elsewhere is refused by its name, with what to write instead."""
     with pytest.raises(Invalid) as caught:
         open_store(url)
-    assert f"there is no store of {url.partition(':')[0]}:// here. " in str(caught.value)
+    assert f"Headgate has no store for {url.partition(':')[0]}://. " in str(caught.value)
     assert says in str(caught.value)
 
 

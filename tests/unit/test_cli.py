@@ -204,7 +204,7 @@ def test_fsck_repairs_and_says_what_it_did(log: KeptLog, objects: Objects) -> No
     assert before == (objects, len(list(log.read_all(Deadline.after(1.0)))))
     code, lines, _ = ran("fsck", "--repair")
     assert lines[-1] == (
-        "1 object deleted, 0 uploads aborted, 1 attempt stated as lost, 0 findings left alone"
+        "1 object deleted, 0 uploads aborted, 1 attempt reported as lost, 0 findings left alone"
     )
     assert code == 0
     objects["root/j/00/r1/0/1-77/0"] = (b"strange", "w")

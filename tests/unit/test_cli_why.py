@@ -28,7 +28,7 @@ def test_lost_and_why(log: KeptLog, objects: Objects) -> None:
     )
     assert (code, len(lines)) == (0, 1)
     (fact,) = [r for r in log.follow(JOB).poll(500, 0) if isinstance(r.event.body, Lost)]
-    assert f"attempt {RESULT}/1/1-1 was stated as lost, at offset {fact.offset}" == lines[0]
+    assert f"attempt {RESULT}/1/1-1 was reported as lost, at offset {fact.offset}" == lines[0]
     exchange(log, objects, close=False)
     orders = [r.event.body for r in log.follow(JOB).poll(500, 0)]
     assert [(1,)] == [body.partitions for body in orders if isinstance(body, Reproduce)]

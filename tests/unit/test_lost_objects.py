@@ -222,7 +222,7 @@ def test_a_task_that_combines_states_each_loss(stack: Stack, fetch_bytes: int) -
 def test_a_segment_that_is_there_is_not_stated_as_lost(
     written: Written, place_it: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong answer of the store loses nothing: what is stated as lost is deleted."""
+    """A wrong answer of the store loses nothing: an object that is reported as lost is deleted."""
     get, wrong = type(written.stack.store).get, iter([True])
 
     def once(*given: Any) -> memoryview:

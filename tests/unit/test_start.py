@@ -111,7 +111,7 @@ def test_a_password_may_come_from_elsewhere(mechanism: list[str]) -> None:
         ("spark.headgate.s3.secret_key=x", "a secret would stand in the clear"),
         ("spark.headgate.kafka.acks=0", "a confirmed fact must survive"),
         ("spark.headgate.kafka.sasl.mechanim=PLAIN", "did you mean sasl.mechanism"),
-        ("spark.headgate.store=gs://bucket/root", "there is no store of gs:// here"),
+        ("spark.headgate.store=gs://bucket/root", "Headgate has no store for gs://"),
         ("spark.headgate.store=s3://a/root,b/root", "name"),
         ("spark.headgate.store=s3://a/root,b://root", "must be s3://bucket/root"),
     ],

@@ -174,9 +174,9 @@ def test_attempts() -> None:
 def test_an_explanation_is_its_text() -> None:
     """It is a string for programs and in a terminal; in a notebook it is a table, with the plan
     folded below it."""
-    page = Explanation("Scan <x>", "(1) a: runs here", Results([FIRST]).table())
-    assert page == "Scan <x>\n\n(1) a: runs here"
-    assert (repr(page), page.count("runs here")) == (str(page), 1)
+    page = Explanation("Scan <x>", "(1) a: runs in Headgate", Results([FIRST]).table())
+    assert page == "Scan <x>\n\n(1) a: runs in Headgate"
+    assert (repr(page), page.count("runs in Headgate")) == (str(page), 1)
     tags = Tags(page._repr_html_())
     assert {"table", "details", "pre"} <= {*tags.tags}
     assert "Scan <x>" in tags.texts

@@ -1,7 +1,7 @@
 """Replace `SparkSession.sql`, so that the queries under SQL commands run in Headgate automatically.
 
-The command stays Spark's own: it is analyzed, its query runs here, and it then writes the stored
-rows. A text with parameters is left to Spark as a whole.
+The command stays Spark's own: it is analyzed, its query runs in Headgate, and it then writes the
+stored rows. A text with parameters is left to Spark as a whole.
 """
 
 from __future__ import annotations

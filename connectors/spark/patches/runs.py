@@ -1,4 +1,4 @@
-"""The ways in which an entered session runs queries: what the replacements call."""
+"""The ways in which an entered session runs queries: the calls of the replacements."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def adaptive_settings(
 
 
 def initial_partitions(spark: SparkSession) -> str | None:
-    """Return the number of subpartitions where a query states none, None for the number that holds
+    """Return the number of subpartitions where a query names none, None for the number that holds
     without adaptive execution."""
     conf = spark.conf
     if (initial := conf.get(f"{_COALESCE}initialPartitionNum", None)) is None:
@@ -120,7 +120,7 @@ def parts_of(
 
 def task_firsts(adapting: AdaptiveSettings, sizes: Longs) -> Longs:
     """Return the first subpartition of each task that reads an exchange which no other one is read
-    beside. What is skewed is not cut."""
+    beside. Skewed subpartitions are not cut."""
     (parts,) = parts_of([sizes], adapting, [{}])
     return np.array([part.subpartitions.start for part in parts] or range(len(sizes)), np.int64)
 

@@ -64,7 +64,7 @@ class ExchangeNode:
     label: str
     """The partitioning as Spark writes it."""
     count: int
-    """The number of its partitions in Spark's plan: subpartitions here."""
+    """The number of its partitions in Spark's plan: subpartitions in Headgate."""
     wanted: bool
     """True when the query requires this number of partitions, as a repartition by number does."""
     spreads_evenly: bool
@@ -161,7 +161,7 @@ class Broadcast:
     inputs: list[Shuffle]
     """The exchanges that it reads."""
     stage: Group
-    """The exchanges that it reads directly, side by side, and what is broadcast to it."""
+    """The exchanges that it reads directly, side by side, and the broadcasts to it."""
     sent: BroadcastMark | None = None
     """The broadcast that has begun; equal ones share it."""
     form: int = -1
@@ -284,7 +284,7 @@ def _all_broadcasts(stage: Group) -> Iterator[Broadcast]:
 
 
 def all_sent(stage: Group, inputs: Iterable[Shuffle]) -> Iterator[Broadcast]:
-    """Yield what is broadcast to a stage, and to the exchanges below that are left to Spark."""
+    """Yield the broadcasts to a stage, and to the exchanges below that are left to Spark."""
     for each in (stage, *(shuffle.stage for shuffle in refused(inputs))):
         yield from each.broadcasts
 
@@ -298,7 +298,7 @@ def are_there(inputs: Sequence[Shuffle], stage: Group) -> bool:
 
 def refused(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
     """Yield the exchanges that are left to Spark, among these and below them, down to the first
-    exchange on each path that runs here."""
+    exchange on each path that runs in Headgate."""
     for shuffle in shuffles:
         if shuffle.refusal:
             yield shuffle
@@ -306,8 +306,8 @@ def refused(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
 
 
 def through(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
-    """Yield the exchanges that run here. The inputs of an exchange that is left to Spark take its
-    place."""
+    """Yield the exchanges that run in Headgate. The inputs of an exchange that is left to Spark
+    take its place."""
     for shuffle in shuffles:
         if shuffle.refusal:
             yield from through(shuffle.inputs)

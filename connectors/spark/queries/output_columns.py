@@ -1,4 +1,4 @@
-"""Give a plan the columns and the limit that the user's query states.
+"""Give a plan the columns and the limit of the user's query.
 
 Spark's optimizer may forget that a column cannot be null, and merges aliases of a column that have
 different metadata.
@@ -23,7 +23,7 @@ class OutputColumns:
         self._projects = top is not None and name_of(top) == TOP
 
     def columns(self, root: Any) -> Any:
-        """Return a root's columns with the names, types and metadata that the query states."""
+        """Return a root's columns with the names, types and metadata of the query."""
         last = root if self._top is None else self._top
         if last.schema().equals(self._asked.schema()):
             return root.output()

@@ -137,8 +137,8 @@ class Planner:
         return self._logical
 
     def plan_again(self, plan: Plan) -> Plan:
-        """Plan the rest of a query again, by Spark's own rules, with what is known of the exchanges
-        and broadcasts that are done. Return the same plan where Spark would keep it, too."""
+        """Plan the rest of a query again, by Spark's own rules, with the sizes of the exchanges and
+        broadcasts that are done. Return the same plan where Spark would keep it, too."""
         with self.active():
             # of equal nodes the first counts: the uppermost exchange, which has the fewest rows
             begun = [
@@ -454,8 +454,8 @@ class Planner:
         stage: Group,
         inputs: Iterable[Shuffle] = (),
     ) -> Any:
-        """Return the plan of a stage with scans of the exchanges that it reads, and what is
-        broadcast to it, also to the exchanges that are left to Spark."""
+        """Return the plan of a stage with scans of the exchanges that it reads, and the broadcasts
+        to it and to the exchanges that are left to Spark."""
         places = [(shuffle.place, scan) for shuffle, scan in scans.items()]
         cut = [over(shuffle, JOINS)[-1:] for shuffle in scans if shuffle.reading.is_cut]
         for broadcast in all_sent(stage, inputs):

@@ -21,7 +21,7 @@ _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
 
 
 class QueryStages:
-    """Executes the stages of one query. What is equal in several of them runs once: the rule that
+    """Executes the stages of one query. Equal parts of several stages run once: the rule that
     merges equal exchanges and subqueries sees the earlier stages too."""
 
     def __init__(self, session: Any, door: CatalystDoor) -> None:
@@ -76,8 +76,8 @@ class QueryStages:
         return sent
 
     def forget(self, sent: BroadcastMark) -> bool:
-        """Let no later stage use a broadcast that is to be ended. What it reads may be used. Return
-        False if the broadcast is part of another stage."""
+        """Let no later stage use a broadcast that is to be ended. The rows that it reads may be
+        used. Return False if the broadcast is part of another stage."""
         with self._lock:
             if (at := self._stages.indexOf(sent.exchange)) < 0:
                 return False

@@ -188,7 +188,7 @@ class QueryRunner:
             SYSTEM_CLOCK.sleep_s(_LOOK_S_MAX)
 
     def _end(self, mark: Mark) -> None:
-        """End a map stage, and drop what it has stored or will have stored. Its subqueries go on:
+        """End a map stage, and drop its rows, now or when they are stored. Its subqueries go on:
         another stage may need them."""
         mark.is_needless, run = True, self._runs.pop(mark)
         if not run.cancel():
@@ -283,8 +283,8 @@ class QueryRunner:
         )
 
     def _ended(self, plan: Plan) -> tuple[list[Mark], list[BroadcastMark]]:
-        """Return the exchanges and broadcasts of a plan that have ended, with their sizes noted.
-        An error in what the plan no longer reads is nobody's."""
+        """Return the exchanges and broadcasts of a plan that have ended, with their sizes noted. An
+        error in a stage that the plan no longer reads counts for nobody."""
         ended = [mark for mark in plan.running if self._runs[mark].done()]
         for mark in ended:
             written = self._runs[mark].result().written
@@ -293,7 +293,7 @@ class QueryRunner:
         return ended, self._plans.stages.ended(plan.sending, self._plans.broadcast_s)
 
     def _changes(self, plan: Plan, marks: Sequence[Mark], sent: Iterable[BroadcastMark]) -> bool:
-        """Return True if the rest should be planned again because of what has ended."""
+        """Return True if the rest should be planned again because of a result that has ended."""
         limit = self._plans.adapting.broadcast_bytes
         new = [shuffle for shuffle in plan.shuffles if shuffle.mark in marks]
         return (

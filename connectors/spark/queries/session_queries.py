@@ -1,4 +1,4 @@
-"""The queries of one session: which exchanges run here, and how long their rows stay stored.
+"""The queries of one session: which exchanges run in Headgate, and how long their rows stay stored.
 
 Guarantees that the stored rows of a query are released with its action, with the DataFrame that was
 asked for, or when nothing in Spark can read them any more; what cannot be released then is released
@@ -65,10 +65,10 @@ class SessionQueries:
         return self._closed.is_set()
 
     def enter(self) -> None:
-        """Look up at each of the session's actions whether it runs here, from now on.
+        """Look up at each of the session's actions whether it runs in Headgate, from now on.
 
         Raises:
-            Invalid: the actions are to run here, and this Spark has no private door.
+            Invalid: the actions are to run in Headgate, and this Spark has no private door.
         """
         self._are_on()
         actions.enter(self._exchanger.spark, self._runs)
@@ -109,7 +109,7 @@ class SessionQueries:
 
     @contextmanager
     def _inside(self, spark: SparkSession) -> Iterator[None]:
-        """Run the actions of another session of this application here, too."""
+        """Run the actions of another session of this application in Headgate, too."""
         if not actions.is_entered(self._exchanger.spark, self._runs) or not self._are_on():
             yield
             return
@@ -122,7 +122,7 @@ class SessionQueries:
             queries.leave()
 
     def of(self, exchanger: Exchanger) -> SessionQueries:
-        """Return the queries of another session of this application. What they store has the same
+        """Return the queries of another session of this application. Their results have the same
         owner: only the session in which they are planned is another."""
         queries = copy(self)
         queries._exchanger = exchanger

@@ -1,7 +1,7 @@
 """The exchanges and broadcasts of a query that have begun.
 
-In plans Spark's own nodes for stages stand for them, so that Spark's rules know what they turned
-out to be. What has the same rows begins once.
+In plans Spark's own nodes for stages stand for them, so that Spark's rules know their sizes.
+Exchanges and broadcasts with the same rows begin once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .scan_places import ScanPlaces
 
 
 class StageMarks:
-    """Knows what has begun of one query. Its methods are called in one thread."""
+    """Knows the stages of one query that have begun. Its methods are called in one thread."""
 
     def __init__(self, jvm: Jvm, places: ScanPlaces) -> None:
         self._jvm = jvm
@@ -65,7 +65,8 @@ class StageMarks:
         self.sent = {form: sent for form, sent in self.sent.items() if sent is not mark}
 
     def earlier(self, place: Any) -> Any:
-        """Return what has begun and has the same rows as an exchange or a broadcast, if any."""
+        """Return the stage that has begun and has the same rows as an exchange or a broadcast, if
+        any."""
         return self._begun.get(self._form(place))
 
     def wanted_again(self, shuffles: Collection[Shuffle]) -> list[Shuffle]:

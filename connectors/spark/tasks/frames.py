@@ -97,7 +97,7 @@ class RunFrames(Frames):
 
 
 class _ToTheJvm(NoOpSerializer):
-    """Writes what a task gives to the JVM, which may have left before. A socket of TCP says so
+    """Writes the output of a task to the JVM, which may have left before. A socket of TCP says so
     without a signal if rows were not read."""
 
     def dump_stream(self, iterator: Iterable[Any], stream: Any) -> None:

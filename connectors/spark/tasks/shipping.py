@@ -4,7 +4,7 @@ The check is an inner function, which is pickled as code. So an executor without
 another version, can run the check and report the mismatch.
 
 The JVM leaves a worker when its task has rows enough for a limit, when somebody ends the job, and
-after a minute without a task. PySpark's daemon then prints a traceback of what it cannot write. A
+after a minute without a task. PySpark's daemon then prints a traceback of the failed write. A
 worker that has run one of these tasks ends without a word.
 """
 
@@ -59,15 +59,15 @@ def ship(task: Task) -> Task:
 
 def end_quietly() -> None:
     """Let this worker end without a word when the JVM has left it. The system tells a process by
-    SIGPIPE that nobody reads what it writes, which Python ignores."""
+    SIGPIPE that nobody reads its output, which Python ignores."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN:
         signal.signal(signal.SIGPIPE, _end_if_left)
 
 
 def _end_if_left(_: int, frame: FrameType | None) -> None:
-    """Lead nowhere what a task still writes, while it cleans up, and end the process if no task
-    runs. The signal may be about another stream, which is none of the JVM's."""
+    """Drop the output of a task that cleans up, and end the process if no task runs. The signal may
+    be about another stream, which is none of the JVM's."""
     runs = False
     while frame is not None:
         place, name = Path(frame.f_code.co_filename), frame.f_code.co_name

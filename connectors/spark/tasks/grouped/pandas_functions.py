@@ -138,8 +138,8 @@ def _frame(rows: pa.Table | pa.RecordBatch, settings: FunctionSettings) -> pd.Da
 
 
 class _Frames:
-    """Frames for pieces of rows, each as if it were converted alone. Beside a null, pandas gives
-    integers and booleans another type. So pieces are converted together only if they have nulls in
+    """Frames for pieces of rows, each as if it were converted alone. pandas gives integers and
+    booleans beside a null another type. So pieces are converted together only if they have nulls in
     the same columns."""
 
     def __init__(self, side: Sorted, settings: FunctionSettings) -> None:
