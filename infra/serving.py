@@ -128,7 +128,7 @@ class Query:
 
 
 class GuardedHandler(BaseHTTPRequestHandler):
-    """Lets in who may look. A subclass answers in `respond`."""
+    """Admits the viewers that may look. A subclass answers in `respond`."""
 
     server: GuardedServer
     protocol_version = "HTTP/1.1"

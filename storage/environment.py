@@ -85,8 +85,8 @@ class ObjectStoreEnvironment:
     def manifest_of_segments(
         self, descriptor: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...], task: int
     ) -> Manifest:
-        """Return a manifest of these segments of a result, for a task. If an index is lost that no
-        event has, wait until its partition is made again."""
+        """Return a manifest of these segments of a result, for a task. If an index is in no event
+        and its object is lost, wait until the partition is made again."""
         self._range_cache.add_requests(sum(not segment.index for _, segment in segments))
         layout, store = self._clients.layout, self._clients.store
         lost = self._lost(descriptor.result, 0, task)

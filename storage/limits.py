@@ -45,7 +45,7 @@ class Limits:
         return min(self.join_bytes, self.fetch_bytes // self.fetch_parallel)
 
     def task_bytes(self, inputs: int, outputs: int) -> int:
-        """Return the bytes that a task may hold which reads `inputs` gates at once and writes
+        """Return the bytes that a task may hold if it reads `inputs` gates at once and writes
         `outputs` partitions. For each of these it holds a segment that fills, a segment that is
         sorted and a segment that is being put."""
         cache_bytes = self.cache_bytes if inputs else 0

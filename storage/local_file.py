@@ -82,8 +82,9 @@ class LocalFile:
 
 
 def by_room(folders: Iterable[Path], size_bytes: int) -> list[Path]:
-    """Return folders in the order in which to try them: those with room for so many bytes and more
-    as they come, so that processes share the first one, then the others, the roomiest first."""
+    """Return folders in the order in which to try them. Folders with room for so many bytes and
+    more keep their order, so that processes share the first one. The others follow, the roomiest
+    first."""
     free_bytes = {folder: _free_bytes(folder) for folder in folders}
     return sorted(free_bytes, key=lambda it: -min(free_bytes[it], size_bytes + _ROOM_BYTES))
 

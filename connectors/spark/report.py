@@ -22,7 +22,7 @@ _NO_REQUESTS = RequestCounts()
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Something in executors for which Spark does not release them."""
+    """Data in executors that keeps Spark from releasing them."""
 
     what: str
     number: int

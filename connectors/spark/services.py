@@ -82,7 +82,7 @@ class JobServices:
             )
 
     def marked(self, state: JobState) -> JobServices:
-        """Mark the root as this driver's, and return services whose processes know it by that.
+        """Mark the root as this driver's, and return services whose processes know it by the mark.
 
         Raises:
             Invalid: the job has stored results, and the root has no object of the job.

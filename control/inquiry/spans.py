@@ -1,8 +1,8 @@
 """Each exchange as a trace: the spans of its map stage, its tasks, its decisions and its readers.
 
 Pure: from the records of a job, in their order. Times are those of the log, so that the clocks of
-hosts do not matter. Ids follow from the names of job, result and attempt: whoever reads the same
-records makes the same spans.
+hosts do not matter. Ids follow from the names of job, result and attempt: two readers of the same
+records make the same spans.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def produce(
 ) -> None:
     """Hand a record to the client, which calls `settle` when the broker has answered.
 
-    The client keeps what it is to call until then, which may be never. So it does not keep the
-    owner of `settle`, who keeps the client: neither would ever end.
+    The client keeps its callback until then, perhaps for ever. The callback therefore does not keep
+    the owner of `settle`, which keeps the client: neither would ever end.
 
     Raises:
         Unavailable: too many records wait for an answer.

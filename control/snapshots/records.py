@@ -4,9 +4,9 @@ The index has position, epoch and results, each result with the checksum of its 
 records of different snapshots are never mixed. A value that is larger than a record is cut into
 parts. A large snapshot is written in several steps, the index in the last one: a result that has
 changed is written beside the record that the former index names, so that the former snapshot stands
-until then. A job that has ended is one small record: who takes up a partition of many such jobs
-reads only the head of each. Pure: `schedule.py` decides when a snapshot is written, and the log
-stores it.
+until then. A job that has ended is one small record: a master that takes up a partition of many
+such jobs reads only the head of each. Pure: `schedule.py` decides when a snapshot is written, and
+the log stores it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find where to resume a job's log: at its newest snapshot, or at the oldest event that is left.
 
-A snapshot that cannot be read, or does not belong to the log, is passed over with a warning. One
-that a newer version has written stops whoever needs it.
+A snapshot that cannot be read, or does not belong to the log, is passed over with a warning. A
+snapshot of a newer version stops every process that needs it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Commands that look after jobs and their stored results.
 
 They answer the question that somebody asks before an action (`available`, `may-release`: these only
-read the log), or act: they state facts, or delete objects. `fsck` and `remove-unused` act only when
-they are told to.
+read the log), or act: they publish facts, or delete objects. `fsck` and `remove-unused` act only
+when they are told to.
 """
 
 from __future__ import annotations

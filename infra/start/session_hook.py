@@ -208,7 +208,7 @@ def _replace_methods(module: ModuleType) -> None:
         try:
             _begin(self)
         except BaseException:
-            if session._instantiatedSession is self:  # who tries again must not get it unattached
+            if session._instantiatedSession is self:  # a second try must not get it unattached
                 session._instantiatedSession = session._activeSession = None
             raise
 

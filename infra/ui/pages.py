@@ -48,7 +48,7 @@ class Moment:
     at: int | None
     """The offset; None for now."""
     now_ms: int
-    """The time up to which whatever has not ended is drawn."""
+    """The time up to which bars without an end are drawn."""
     records: Sequence[ev.Recorded]
     state: JobState
 

@@ -58,7 +58,7 @@ def inline_bytes(partition: int) -> int:
 
 
 def beyond_events(objects: int, filled: float) -> int:
-    """Return how many indexes will be in no event, of so many partitions with an object each, if
+    """Return how many indexes of so many partitions, with an object each, will be in no event, if
     an object has rows of `filled` subpartitions."""
     index_bytes = HEAD_BYTES + _PACKED * ENTRY.itemsize * filled
     fitting = INLINE_TOTAL_BYTES // index_bytes if index_bytes <= INLINE_BYTES_MAX else 0

@@ -76,7 +76,7 @@ class ViewNews:
 
 
 class LostObjects:
-    """States which objects of a result are lost, and waits until others replace them."""
+    """Publishes the lost objects of a result, and waits until others replace them."""
 
     def __init__(self, result: ResultId, news: JobNews, task: int = 0) -> None:
         """`task` is the reader task that waits, 0 if it is no task."""
@@ -159,7 +159,7 @@ def sound_segments(
     store: BlobStore,
     lost: LostObjects,
 ) -> tuple[AnnouncedSegment, ...]:
-    """Return the segments whose indexes can be read, and those that replace the others. State all
+    """Return the segments whose indexes can be read, and those that replace the others. Publish all
     losses before waiting, so that the partitions are made again together.
 
     Raises:
@@ -201,8 +201,8 @@ def place_sound(
     store: BlobStore,
     lost: LostObjects,
 ) -> PlacedResult:
-    """Return the places of some segments of a result. If an index is lost that no event has, wait
-    until its partition is made again, and do so again if that is lost, too.
+    """Return the places of some segments of a result. If an index is in no event and its object is
+    lost, wait until the partition is made again, and once more if the new object is lost, too.
 
     Raises:
         Lost, Corrupt: as for `LostObjects`.

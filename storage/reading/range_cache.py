@@ -19,7 +19,7 @@ from .range_requests import RangeRequests
 from .shared_ranges import SharedRanges
 
 _Key: TypeAlias = tuple[str, int, int]
-ENTRY_BYTES = 512  # what a range takes besides its bytes
+ENTRY_BYTES = 512  # of a range, besides its bytes
 _COPIED_BYTES_MAX = 64 << 10
 _RUNTIME = Runtime()
 
@@ -43,8 +43,8 @@ class RangeCache:
         self._requests = 0
 
     def fetch(self, name: str, span: ByteRange, shared: bool = False) -> Future[memoryview]:
-        """Return a future of a range's bytes. Send a request unless the range is cached, here or,
-        if it is `shared`, by another process of the executor."""
+        """Return a future of a range's bytes. Send a request unless the range is cached, in this
+        process or, if it is `shared`, by another one of the executor."""
         key = name, span.start, span.length
         with self._lock:
             cached = self._held.get(key)

@@ -1,8 +1,9 @@
 """Ranges that the processes of one executor share: files in folders that go with the executor.
 
 Guarantees: of the processes that want a range at the same time, one requests it. A file is whole or
-absent. The lock of a process that dies is free, and nobody asks often for that of a stopped one.
-A folder that cannot be used, or is full, costs requests only, and that only if there is no other.
+absent. The lock of a process that dies is free, and nobody asks often for the lock of a stopped
+process. A folder that cannot be used, or is full, costs requests, and only if there is no other
+folder.
 """
 
 from __future__ import annotations

@@ -162,9 +162,9 @@ class RootedStore:
 
     def _concerned(self, names: Collection[str]) -> set[tuple[int, str]]:
         """Return the places of objects that are to be deleted. Names may come from a listing, which
-        leaves out a bucket that is not there, so for many drivers each bucket of a job that has a
-        marker. A driver may have marked a part of them before it wrote, and a sweep have deleted
-        a part of the markers: with markers only, it is enough that each bucket is of the root."""
+        leaves out a missing bucket. For many drivers, add each bucket of a job that has a marker. A
+        driver may have marked a part of them before it wrote, and a sweep have deleted a part of
+        the markers: with markers only, it is enough that each bucket is of the root."""
         places = set(map(self._place, names))
         if self._root.markers or self._root.buckets == 1:
             return places
@@ -178,8 +178,8 @@ class RootedStore:
         return places
 
     def _check_gone(self, names: Collection[str], places: Iterable[tuple[int, str]]) -> None:
-        """Check that a folder was there while objects were deleted. Nothing shows that of a job
-        without markers, or after the deletion of its markers.
+        """Check that a folder was there while objects were deleted. A job without markers, or after
+        the deletion of its markers, proves nothing.
 
         Raises:
             Unavailable, Invalid: it was not.

@@ -98,8 +98,8 @@ class Fold:
 
     A pipelined attempt is consumable before it is whole. A fact that stands before its last segment
     in the log may supersede it by a decision that stands after it. So all pipelined attempts are
-    reported whole together, when the result is complete. A reader that took an attempt for whole
-    which is not begins again.
+    reported whole together, when the result is complete. A reader that took an unfinished attempt
+    for whole begins again.
     """
 
     def __init__(self, deployment: InputGateDeployment) -> None:

@@ -1,4 +1,4 @@
-"""Comparison of the log with the bucket: of the objects that should be stored with those that are.
+"""Comparison of the log with the bucket: the objects that should be stored, and those that are.
 
 `compare` is pure. `check` reads the log before and after the listing and reports only the findings
 that both readings agree on, so that a job at work makes no finding. It assumes that everything

@@ -199,8 +199,8 @@ def _slices(
             for run, first, count in zip(runs, firsts, counts, strict=True)
             if count[subpartition]
         ]
-        # of a text in a piece of a run, Arrow writes up to 64 bytes of the texts behind it, too,
-        # and only a copy shows soon that it needs no cut
+        # Arrow also writes up to 64 bytes of the texts behind a piece of a run, and only a copy
+        # shows soon that the piece needs no cut
         joined = form == PACKED or len(pieces) > 1
         batches = cut(pa.concat_batches(pieces) if joined else pieces[0])
         yield subpartition, (map(_copied, batches) if copied else batches)

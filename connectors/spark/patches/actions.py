@@ -1,7 +1,7 @@
 """Replace PySpark's actions, so that the queries of entered sessions run in Headgate automatically.
 
-The methods of PySpark's DataFrame and of its writers are replaced while any session is entered
-here. When none is, the original objects are put back. DataFrames of other sessions act as before.
+The methods of PySpark's DataFrame and of its writers are replaced while any session is entered.
+When none is, the original objects are put back. DataFrames of other sessions act as before.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class AdaptiveSettings:
     together_max: float = math.inf
     """The number of subpartitions that a part may have."""
     plans_again: bool = False
-    """Plan the rest of a query again as it becomes known what its exchanges and broadcasts are."""
+    """Plan the rest of a query again as the sizes of its exchanges and broadcasts become known."""
     evens_out: bool = False
     """Read a large subpartition of a rebalance in pieces."""
 
@@ -119,8 +119,8 @@ def parts_of(
 
 
 def task_firsts(adapting: AdaptiveSettings, sizes: Longs) -> Longs:
-    """Return the first subpartition of each task that reads an exchange which no other one is read
-    beside. Skewed subpartitions are not cut."""
+    """Return the first subpartition of each task, for an exchange that is read alone. Skewed
+    subpartitions are not cut."""
     (parts,) = parts_of([sizes], adapting, [{}])
     return np.array([part.subpartitions.start for part in parts] or range(len(sizes)), np.int64)
 

@@ -59,10 +59,10 @@ _ENSURED = "ENSURE_REQUIREMENTS"  # by Spark: no logical node stands for such an
 
 
 class ExchangeFinder:
-    """Finds the exchanges under a root. `shuffles` are all exchanges, each after the exchanges
-    that it reads. `inputs` are the exchanges that the root's stage reads, `last` is that stage.
-    `tops` are the nodes that take the top rows of several partitions: Spark shows no exchange for
-    these. `few` is the number of rows of which a limit or a sort would do nothing."""
+    """Finds the exchanges under a root. `shuffles` are all exchanges, each after the exchanges that
+    it reads. `inputs` are the exchanges that the root's stage reads, `last` is that stage. `tops`
+    are the nodes that take the top rows of several partitions: Spark shows no exchange for these.
+    `few` is the number of rows for which a limit or a sort would have no effect."""
 
     def __init__(
         self, jvm: Jvm, marks: Mapping[int, Mark], sent: Mapping[int, BroadcastMark], root: Any
@@ -201,8 +201,8 @@ def is_exchange(name: str) -> bool:
 
 
 def without_spreads(jvm: Jvm, root: Any) -> Any:
-    """Return the plan of rows of which a limit takes any, without exchanges that spread them just
-    below it: all of them would go through these for the few that are shown."""
+    """Return the plan of the rows below a limit that takes any of them, without the exchanges just
+    below it that only spread them: all rows would go through these for the few that are shown."""
     node = root
     projections, spreads = [], 0
     while True:
@@ -265,8 +265,8 @@ def _is_free(jvm: Jvm, above: Sequence[Any]) -> bool:
 
 
 def made_of_one(shuffle: Shuffle) -> Shuffle | None:
-    """Return the exchange that another one has all its rows from, by nodes of Spark's that make no
-    more rows of them; None where there is no such exchange."""
+    """Return the exchange from which another one gets all its rows, through nodes of Spark's that
+    add no rows; None where there is no such exchange."""
     if len(shuffle.inputs) != 1:
         return None
     (read,) = shuffle.inputs

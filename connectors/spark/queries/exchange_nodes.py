@@ -290,7 +290,7 @@ def all_sent(stage: Group, inputs: Iterable[Shuffle]) -> Iterator[Broadcast]:
 
 
 def are_there(inputs: Sequence[Shuffle], stage: Group) -> bool:
-    """Return True if all is done that a stage reads, and that is broadcast to it."""
+    """Return True if all inputs of a stage are done, and all broadcasts to it."""
     return all(shuffle.is_done for shuffle in through(inputs)) and all(
         broadcast.is_done for broadcast in all_sent(stage, inputs)
     )

@@ -260,9 +260,9 @@ class QueryRunner:
 
     def _due(self, plan: Plan) -> list[Shuffle]:
         """Return the exchanges that can begin. An exchange waits for a smaller one on the other
-        side of a join: if that is small enough for a broadcast, the larger is not needed. One whose
-        rows are needed more than once does not wait: without it they would be made as often. If
-        nothing else can run, all begin."""
+        side of a join: if that is small enough for a broadcast, the larger is not needed. An
+        exchange whose rows are needed more than once does not wait: without it they would be made
+        more than once. If nothing else can run, all begin."""
         ready = []
         for shuffle in plan.shuffles:
             if shuffle.mark is None and are_there(shuffle.inputs, shuffle.stage):
@@ -304,8 +304,8 @@ class QueryRunner:
         )
 
     def _changes_plan(self, shuffle: Shuffle, limit: int) -> bool:
-        """Return True if an exchange is empty, if it may be better to broadcast it than to join two
-        exchanges, for it is small, and the other side is not, or is not there yet."""
+        """Return True if an exchange is empty, or if a broadcast of it may be better than a join of
+        two exchanges: it is small, and the other side is large or not there yet."""
         assert shuffle.mark is not None
         mark, adapting = shuffle.mark, self._plans.adapting
         fits = [self._fits(each, limit) for each in (shuffle, *shuffle.opposite)]
@@ -314,7 +314,7 @@ class QueryRunner:
 
     def _becomes_small(self, shuffle: Shuffle, new: Container[Shuffle], limit: int) -> bool:
         """Return True if it may be better to broadcast an exchange's rows than to begin it: it is
-        for a join, and all its rows are made of one of the `new` exchanges, which has few."""
+        for a join, and all its rows come from one of the `new` exchanges, which has few."""
         read = made_of_one(shuffle) if shuffle.mark is None and shuffle.opposite else None
         if read is None or read not in new or read.mark is None:
             return False

@@ -1,8 +1,8 @@
 """The queries of one session: which exchanges run in Headgate, and how long their rows stay stored.
 
 Guarantees that the stored rows of a query are released with its action, with the DataFrame that was
-asked for, or when nothing in Spark can read them any more; what cannot be released then is released
-by a later query, or with the job.
+asked for, or when nothing in Spark can read them any more; if a release fails, a later query
+repeats it, or the end of the job.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class StageMarks:
         broadcast.sent = self.earlier(broadcast)
 
     def forget(self, mark: Mark | BroadcastMark) -> None:
-        """Forget what nobody waits for: an equal exchange or broadcast begins anew."""
+        """Forget a stage that nobody waits for: an equal exchange or broadcast begins anew."""
         self._begun = {form: begun for form, begun in self._begun.items() if begun is not mark}
         self.sent = {form: sent for form, sent in self.sent.items() if sent is not mark}
 

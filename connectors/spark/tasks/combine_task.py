@@ -73,8 +73,8 @@ def share_reader(
     task: int,
     bytes_max: int | None,
 ) -> StretchReader:
-    """Return the reader of a share's rows, for a task. With a limit of bytes it reads some
-    partitions before the others: of these, the share has about so many bytes."""
+    """Return the reader of a share's rows, for a task. With a limit of bytes it reads groups of
+    partitions one after the other, each of about so many bytes of the share."""
     first, count = share.subpartitions.start, len(share.subpartitions)
     return shuffle.create_stretch_reader(
         InputGateDeployment(
