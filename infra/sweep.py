@@ -19,7 +19,8 @@ from ..control.clock import Deadline
 from ..control.contract import SESSION, MasterSettings, PartitionStorage
 from ..control.errors import HeadgateError, Unavailable
 from ..control.events.codec import check_known
-from ..control.events.types import NO_SIGNS_OF_LIFE, Tick
+from ..control.events.traits import is_sign_of_life
+from ..control.events.types import Tick
 from ..control.ids import JobId, ResultId
 from ..control.inquiry.neglected import Neglected
 from ..control.log import EventLog, Follower, read_to
@@ -175,10 +176,8 @@ def _is_heard(follower: Follower, end: int, deadline: Deadline) -> bool:
     """Return True if the follower meets a sign of life of the driver before the offset `end`."""
     is_heard = False
     for recorded in read_to(follower, end, _EVENTS_MAX, deadline):
-        event = recorded.event
         check_known(recorded)
-        is_sign = event.basis is None and not isinstance(event.body, NO_SIGNS_OF_LIFE)
-        is_heard |= is_sign and recorded.offset < end
+        is_heard |= is_sign_of_life(recorded.event) and recorded.offset < end
     return is_heard
 
 

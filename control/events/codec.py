@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -21,22 +20,19 @@ from typing import Any, cast, get_args
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from ..errors import Corrupt, Invalid
-from ..ids import NAME_CHARS_MAX, AttemptId, JobId, PartitionId, is_name
+from ..ids import NAME_CHARS_MAX, AttemptId, JobId, PartitionId
 from . import avro
 from . import types as ev
+from .traits import attempt_of, is_short_name, result_of, traits_of
 
 RECORD_BYTES_MAX = 512 * 1024
-PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
 VERSION = 1
 KIND_HEADER = "headgate-type"
 
 TEXT_CHARS_MAX = 2_000  # of a text that an exception, an operator or a stranger gives
-LEASE_MS_MAX = 2 * 24 * 60 * 60 * 1000  # so long the log keeps heartbeats, and no longer
 
-_COUNT_MAX = 1 << 56  # rows, bytes, requests or objects in one event
 _ID_CHARS_MAX = 1_000
 _TIME_MS_MAX = 1 << 47
-_known_names = lru_cache(4096)(is_name)
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10
 _TEXT_FIELDS = frozenset(["reason", "evidence", "object", "label"])
@@ -104,7 +100,7 @@ def decode(record: bytes, job: str | None = None) -> ev.Event:
         Corrupt: the bytes are not a valid event, or its event is of another job than the key says.
     """
     prefix, read = _READERS.get(record[2:_HEADER_BYTES], (b"", None))
-    if read is None and (version := _newer(record)) is not None and _is_name(job or ""):
+    if read is None and (version := _newer(record)) is not None and is_short_name(job or ""):
         return ev.Event("", JobId(job or ""), "", 0, "", None, ev.Newer(version))
     if read is None or not record.startswith(prefix):
         raise Corrupt("the record is not an event of a known version")
@@ -142,10 +138,6 @@ def _newer(record: bytes) -> int | None:
     return int(says[1]) if says is not None and int(says[1]) > VERSION else None
 
 
-def _is_name(text: str) -> bool:
-    return len(text) <= NAME_CHARS_MAX and _known_names(text)
-
-
 def _brief(event: ev.Event) -> ev.Event:
     """Return the event with its texts cut to the limit, and in characters that can be written."""
     body: Any = event.body
@@ -165,38 +157,15 @@ def _brief_text(text: str) -> str:
 def _beyond(event: ev.Event) -> str:
     """Return why a value of an event is out of bounds, or an empty text.
 
-    Names go into keys and object names, and the id of a fact into every decision on it. A result of
-    too many parts takes too much memory of every reader.
+    The id of a fact goes into every decision on it.
     """
-    if not _is_name(event.job):
+    if not is_short_name(event.job):
         return f"{event.job[:NAME_CHARS_MAX]!r} cannot name a job"
     if max(len(event.id), len(event.cause), len(event.by)) > _ID_CHARS_MAX:
         return f"its id, its cause or its author has more than {_ID_CHARS_MAX} characters"
     if not 0 <= event.time_ms < _TIME_MS_MAX:
         return f"{event.time_ms} ms is not a time"
-    check = _CHECKS.get(type(event.body))
-    return "" if check is None else check(event.body)
-
-
-def _beyond_result(body: ev.ResultRegistered) -> str:
-    if not _is_name(body.result):
-        return f"{body.result[:NAME_CHARS_MAX]!r} cannot name a result"
-    if not 0 <= body.partitions <= PARTS_MAX or not 0 <= body.subpartitions <= PARTS_MAX:
-        return (
-            f"{body.partitions} x {body.subpartitions} partitions: at most {PARTS_MAX} on each side"
-        )
-    return ""
-
-
-def _beyond_segments(*segments: ev.SegmentSummary) -> str:
-    return _beyond_counts(*[n for segment in segments for n in (segment.rows, segment.size_bytes)])
-
-
-def _beyond_counts(*counts: int) -> str:
-    """Return why a count is out of bounds for the sums of a job, or an empty text."""
-    if not counts or (min(counts) >= 0 and max(counts) <= _COUNT_MAX):
-        return ""
-    return f"its numbers of rows, bytes, requests or objects are {min(counts)} to {max(counts)}"
+    return traits_of(event.body).beyond(event.body)
 
 
 _TEXTS = MappingProxyType(
@@ -205,31 +174,11 @@ _TEXTS = MappingProxyType(
         for kind in get_args(ev.Body)
     }
 )
-_CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
-    {
-        ev.JobRegistered: lambda body: (
-            "" if 0 <= body.lease_ms <= LEASE_MS_MAX else f"{body.lease_ms} ms is not a lease"
-        ),
-        ev.ResultRegistered: _beyond_result,
-        ev.SegmentProduced: lambda body: _beyond_segments(body.segment),
-        ev.Produced: lambda body: (
-            _beyond_segments(*body.segments) or _beyond_counts(body.throttled, body.plain_bytes)
-        ),
-        ev.Consumed: lambda body: _beyond_counts(
-            body.rows, body.read_bytes, body.requests, body.throttled
-        ),
-        ev.WayChosen: lambda body: _beyond_counts(body.gets, body.ms),
-        ev.Deleted: lambda body: _beyond_counts(body.objects),
-    }
-)
 
 
 def trace_id(event: ev.Event) -> str:
     """Return the trace id that all events of one result share: 32 hex digits."""
-    body = event.body
-    attempt = getattr(body, "attempt", None)
-    result = attempt.partition.result if attempt else getattr(body, "result", "")
-    return _digest(f"{event.job}/{result}")
+    return _digest(f"{event.job}/{result_of(event.body) or ''}")
 
 
 @lru_cache(4096)
@@ -239,7 +188,7 @@ def _digest(text: str) -> str:
 
 def headers(event: ev.Event) -> dict[str, bytes]:
     """Return headers from which other tools recognise a record without decoding it."""
-    attempt = getattr(event.body, "attempt", None)
+    attempt = attempt_of(event.body)
     epoch = attempt.epoch if attempt else getattr(event.body, "epoch", "")
     named = {
         KIND_HEADER: event.kind,

@@ -11,21 +11,17 @@ import json
 import logging
 from typing import Any
 
-from ..ids import AttemptId, is_name
+from ..ids import is_name
 from . import types as ev
+from .traits import Importance, attempt_of, result_of, traits_of
 
 _LOG = logging.getLogger("headgate.events")
-_IMPORTANT = (
-    ev.JobRegistered, ev.JobAccepted, ev.JobUnregistered, ev.LeaseExpired, ev.JobFailed,
-    ev.ResultRegistered, ev.ResultComplete, ev.Promoted, ev.Released, ev.Deleted,
-    ev.Lost, ev.AttemptFailed, ev.Superseded, ev.Reproduce,
-)  # fmt: skip
 _PARTITIONS_SHOWN = 10
 
 
 def write_line(recorded: ev.Recorded) -> None:
-    body = recorded.event.body
-    level = logging.INFO if isinstance(body, _IMPORTANT) else logging.DEBUG
+    importance = traits_of(recorded.event.body).importance
+    level = logging.DEBUG if importance is Importance.PART else logging.INFO
     if _LOG.isEnabledFor(level):
         fields = _fields(recorded)
         given = ((name, value) for name, value in fields.items() if value is not None)
@@ -36,16 +32,15 @@ def _fields(recorded: ev.Recorded) -> dict[str, Any]:
     """Return all fields; those that the event does not have are None."""
     event = recorded.event
     body = event.body
-    attempt: AttemptId | None = getattr(body, "attempt", None)
+    attempt = attempt_of(body)
     partition: object = None if attempt is None else attempt.partition.index
     if isinstance(body, ev.Reproduce):
         partition = ",".join(map(str, body.partitions[:_PARTITIONS_SHOWN]))
     reason = getattr(body, "evidence", None) or getattr(body, "reason", None)
-    result = getattr(body, "result", None) if attempt is None else attempt.partition.result
     return {
         "event": event.kind,
         "job": event.job,
-        "result": _word(result),
+        "result": _word(result_of(body)),
         "partition": partition,
         "attempt": None if attempt is None else f"{attempt.epoch}-{attempt.task}",
         "host": _word(getattr(body, "host", None)),

@@ -329,9 +329,6 @@ Fact: TypeAlias = (
     | Deleted
     | JobUnregistered
 )
-# Facts that masters state by themselves. Every other fact counts as a sign of life of the driver: a
-# fact of masters that is missing here would keep the lease of a dead driver from ending.
-NO_SIGNS_OF_LIFE = (Tick, Deleted, LeaseExpired)
 BY_HAND = ("operator ", "fsck ")
 """Beginnings of the names of authors whose facts are an operator's: nobody has heard the driver."""
 Decision: TypeAlias = (

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 
 from ..errors import Corrupt, Invalid
-from ..events.types import Fact, Recorded, Tick
+from ..events.traits import traits_of
+from ..events.types import Recorded
 from ..ids import JobId
 from ..model.replay import Replay, Snapshot
 from ..model.state import JobState
@@ -30,9 +31,9 @@ def refused(records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]) ->
         except (Corrupt, Invalid):
             broken.add(job)
             continue
-        body = recorded.event.body
-        expects_change = isinstance(body, Fact) and not isinstance(body, Tick)
-        if expects_change and not derived and _is_same(before, replay.state):
+        event = recorded.event
+        refuses = event.basis is None and not traits_of(event.body).may_change_nothing
+        if refuses and not derived and _is_same(before, replay.state):
             yield recorded
 
 

@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 from ..events import types as ev
 from ..events.codec import trace_id
+from ..events.traits import attempt_of, result_of
 from ..ids import AttemptId, ResultId, exchange_name
 
 _MARKS_MAX = 128  # by the OpenTelemetry specification, readers may drop more
@@ -94,7 +95,7 @@ class _Exchange:
         return Span(self.trace, digest, parent, name, *ends, attributes or {}, error, marks)
 
     def _last_attempt(self) -> ev.Recorded:
-        ends = (it for it in reversed(self.records) if _attempt(it) is not None)
+        ends = (it for it in reversed(self.records) if attempt_of(it.event.body) is not None)
         return next(ends, self.records[-1])
 
     def _tasks(self, exchange: str, stage: str, whole: ev.Recorded | None) -> Iterator[Span]:
@@ -102,7 +103,7 @@ class _Exchange:
         A task of a repair is not part of the map stage."""
         of_attempt: dict[AttemptId, list[ev.Recorded]] = {}
         for recorded in self.records:
-            if (attempt := _attempt(recorded)) is not None:
+            if (attempt := attempt_of(recorded.event.body)) is not None:
                 of_attempt.setdefault(attempt, []).append(recorded)
         for attempt, own in of_attempt.items():
             end = next((it for it in own if _is(it, ev.Produced, ev.AttemptFailed)), own[-1])
@@ -173,8 +174,7 @@ def spans(records: Iterable[ev.Recorded]) -> Iterator[list[Span]]:
     longer has is left out."""
     exchanges: dict[ResultId, _Exchange] = {}
     for recorded in records:
-        body, attempt = recorded.event.body, _attempt(recorded)
-        result = attempt.partition.result if attempt else getattr(body, "result", None)
+        body, result = recorded.event.body, result_of(recorded.event.body)
         if isinstance(body, ev.ResultRegistered):
             exchanges.setdefault(body.result, _Exchange(body, [], set()))
         if result is None or result not in exchanges:
@@ -187,10 +187,6 @@ def spans(records: Iterable[ev.Recorded]) -> Iterator[list[Span]]:
             yield list(exchanges.pop(result).spans())
     for exchange in exchanges.values():
         yield list(exchange.spans())
-
-
-def _attempt(recorded: ev.Recorded) -> AttemptId | None:
-    return getattr(recorded.event.body, "attempt", None)
 
 
 def _is(recorded: ev.Recorded, *kinds: type[ev.Body]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..errors import Invalid
-from ..events.codec import LEASE_MS_MAX
+from ..events.traits import LEASE_MS_MAX
 from ..ids import JobId
 from ..options import nearest, refuse_unsafe
 from ..units import read_bytes, read_ms

@@ -17,7 +17,8 @@ from threading import Lock
 from ..clock import Clock, Deadline
 from ..contract import PartitionStorage
 from ..errors import Closed, Fenced, HeadgateError, OutcomeUnknown, Retryable
-from ..events.types import Decision, Deleted, Recorded, Released, Superseded
+from ..events.traits import result_of, traits_of
+from ..events.types import Deleted, Recorded
 from ..ids import AttemptId, JobId, ResultId, in_parts
 from ..log import EventLog
 from ..model.ledger import Decided
@@ -212,8 +213,9 @@ class Orders:
     def following(self, state: JobState, answers: Iterable[Decided]) -> tuple[Deletion, ...]:
         """Return the deletions that newly settled decisions order, and those that were taken
         back."""
-        results = {name for a in answers for d in a.decisions for name in _ordered(d)}
-        results |= self._again
+        decisions = (decision for answer in answers for decision in answer.decisions)
+        ordered = (result_of(it) for it in decisions if traits_of(it).orders_deletion)
+        results = {name for name in ordered if name is not None} | self._again
         self._again.clear()
         return self._hand_out(state, sorted(results))
 
@@ -228,14 +230,3 @@ class Orders:
             parts = in_parts(attempts)
             deletions += [Deletion(self._announcer, result, part, self) for part in parts]
         return tuple(deletions)
-
-
-def _ordered(decision: Decision) -> tuple[ResultId, ...]:
-    """Return the result, if there is one, whose objects a decision orders to delete."""
-    match decision:
-        case Superseded():
-            return (decision.attempt.partition.result,)
-        case Released():
-            return (decision.result,)
-        case _:
-            return ()

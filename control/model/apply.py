@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from ..events import types as ev
 from ..events.values import changed
@@ -14,6 +14,25 @@ from .state import JobState, Production, Reads, ResultFate, ResultState, Written
 # The number of released results that a job remembers. Decisions depend on it, so that all versions
 # must have the same.
 _GONE_MAX = 200
+
+_OfResult: TypeAlias = (
+    ev.PartitionAccepted
+    | ev.AttemptStarted
+    | ev.AttemptFailed
+    | ev.SegmentProduced
+    | ev.Produced
+    | ev.Lost
+    | ev.Consumable
+    | ev.Superseded
+    | ev.ResultComplete
+    | ev.TrackingStopped
+    | ev.Reproduce
+    | ev.Promoted
+    | ev.Consumed
+    | ev.WayChosen
+    | ev.Released
+    | ev.Deleted
+)
 
 
 def apply(state: JobState, body: ev.Body) -> JobState:
@@ -98,7 +117,7 @@ def _forget_result(state: JobState, name: ResultId) -> JobState:
     return changed(state, results=state.results.without((name,)), forgotten=forgotten)
 
 
-def _change(state: JobState, name: ResultId, body: ev.Body) -> JobState:
+def _change(state: JobState, name: ResultId, body: _OfResult) -> JobState:
     """Apply an event to one result. Return the same object if nothing changed: callers test with
     `is`."""
     before = state.results.get(name)
@@ -106,7 +125,7 @@ def _change(state: JobState, name: ResultId, body: ev.Body) -> JobState:
     return state if after is None or after is before else _put(state, name, after)
 
 
-def _apply_result(result: ResultState, body: ev.Body) -> ResultState:
+def _apply_result(result: ResultState, body: _OfResult) -> ResultState:
     production = result.production
     match body:
         case ev.PartitionAccepted():
@@ -153,7 +172,7 @@ def _apply_result(result: ResultState, body: ev.Body) -> ResultState:
         case ev.Deleted():
             return _forget(result, body)
         case _:
-            return result
+            assert_never(body)
 
 
 def _producing(result: ResultState, production: Production) -> ResultState:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from ..events import types as ev
+from ..events.traits import traits_of
 from ..events.values import changed
 from ..ids import AttemptId, ResultId, in_parts
 from .apply import apply
@@ -29,7 +30,7 @@ def step(
     state = apply(state, fact)
     for decision in decisions:
         state = apply(state, decision)
-    if at is not None and not isinstance(fact, ev.NO_SIGNS_OF_LIFE):
+    if at is not None and not traits_of(fact).by_masters:
         state = changed(state, heard=at)
     return state, decisions
 

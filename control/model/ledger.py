@@ -84,7 +84,7 @@ class Ledger:
 
     @property
     def heard_ms(self) -> int:
-        """Return the time of the newest fact that is none of `NO_SIGNS_OF_LIFE`, and not `BY_HAND`,
+        """Return the time of the newest fact that is a sign of life, and not `BY_HAND`,
         by the log's clock if it is known."""
         return self._replay.heard_ms
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import Corrupt, Invalid
 from ..events import types as ev
 from ..events.codec import check_known
+from ..events.traits import is_sign_of_life
 from ..ids import JobId
 from .decide import step
 from .state import JobState
@@ -51,7 +53,7 @@ class Snapshot:
     registered: ev.JobRegistered | None = None
     """The job's newest registration."""
     heard_ms: int = 0
-    """The time of the newest fact that is none of `NO_SIGNS_OF_LIFE`, and not `BY_HAND`."""
+    """The time of the newest fact that is a sign of life, and not `BY_HAND`."""
     began_ms: int = 0
     """The time of the job's first event; 0 if it is unknown."""
     needed: int = 0
@@ -124,7 +126,7 @@ class Replay:
             self._match(recorded)
             return ()
         by_hand = recorded.event.by.startswith(ev.BY_HAND)
-        if not (by_hand or isinstance(body, ev.NO_SIGNS_OF_LIFE)):
+        if is_sign_of_life(recorded.event) and not by_hand:
             self.heard_ms = max(self.heard_ms, recorded.at_ms or recorded.event.time_ms)
         if not isinstance(body, ev.Fact):
             raise Corrupt(
@@ -167,11 +169,8 @@ def _is_told(event: ev.Event, derived: Derived) -> bool:
 
 
 def _without_reason(body: ev.Body | ev.Newer) -> ev.Body | ev.Newer:
-    if isinstance(
-        body, ev.Superseded | ev.Reproduce | ev.TrackingStopped | ev.Released | ev.JobFailed
-    ):
-        return replace(body, reason="")
-    return body
+    worded: Any = body
+    return replace(worded, reason="") if hasattr(worded, "reason") else body
 
 
 def _say(body: ev.Body | ev.Newer, name: str, basis: int | None, cause: str) -> str:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..events import types as ev
+from ..events.traits import asking_epoch
 from ..events.values import changed
 from ..ids import AttemptId, JobId, ResultId
 from .persistent import PersistentMap, PersistentSet
 
 GROUP: Mapping[str, bool] = MappingProxyType({"group": True})
 _TOTAL_MAX = (1 << 63) - 1
-_REQUESTS = (ev.ReleaseRequested, ev.PromoteRequested, ev.StopTrackingRequested)
-_OF_A_DRIVER = (*_REQUESTS, ev.JobUnregistered, ev.LeaseExpired)
 
 
 def total(first: int, second: int) -> int:
@@ -219,7 +218,7 @@ class JobState:
     forgotten: Forgotten = Forgotten()
     """The sums of results that were released before these."""
     heard: int | None = None
-    """The offset of the newest fact that is none of `NO_SIGNS_OF_LIFE`; None if it is unknown."""
+    """The offset of the newest sign of life; None if it is unknown."""
 
     def unreleased(self, name: ResultId) -> ResultState | None:
         """Return a result, or None if there is no such result or it was released."""
@@ -238,7 +237,7 @@ def is_fenced(state: JobState, body: ev.Body) -> bool:
     known = body.heard if isinstance(body, ev.LeaseExpired) else None
     if known is not None and (state.heard or 0) > known:
         return True
-    return isinstance(body, _OF_A_DRIVER) and 0 < body.epoch < state.epoch
+    return 0 < asking_epoch(body) < state.epoch
 
 
 def is_over(state: JobState) -> bool:

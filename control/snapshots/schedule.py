@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..contract import MasterSettings
-from ..events.types import Promoted, Recorded, TrackingStopped
+from ..events.traits import traits_of
+from ..events.types import Recorded
 from ..log import StateRecord
 from ..model.replay import Snapshot
 from ..model.state import JobState, is_over
@@ -79,7 +80,7 @@ class SnapshotSchedule:
 
     def observe(self, recorded: Recorded) -> None:
         self._facts += recorded.event.basis is None
-        self._hurries |= isinstance(recorded.event.body, Promoted | TrackingStopped)
+        self._hurries |= traits_of(recorded.event.body).keeps_result
         if self._since is None:
             self._since = recorded.offset
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...control.events import types as ev
+from ...control.events.traits import attempt_of
 from ...control.ids import AttemptId, PartitionId, ResultId
 from .views import table
 
@@ -88,7 +89,8 @@ def event_times(records: Iterable[ev.Recorded]) -> Times:
             case ev.Released():
                 subjects = (event.body.result,)
             case _:
-                subjects = (event.body.attempt,) if hasattr(event.body, "attempt") else ()
+                attempt = attempt_of(event.body)
+                subjects = () if attempt is None else (attempt,)
         for subject in subjects:
             times.setdefault((event.kind, subject), event.time_ms)
     return times

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from rich import box
 from rich.filesize import decimal
@@ -19,6 +19,7 @@ from rich.text import Text
 from ...connectors.spark.report import JobReport
 from ...control.contract import SESSION
 from ...control.events import types as ev
+from ...control.events.traits import attempt_of, result_of
 from ...control.ids import AttemptId, exchange_name
 from ...control.inquiry.audit import Audit
 from ...control.inquiry.history import READ, Made
@@ -81,19 +82,18 @@ def concerns(body: ev.Body | ev.Newer, partition: str) -> bool:
     whole of its result, or about its job."""
     result = partition.rpartition("/")[0]
     of_a_part = ev.PartitionRegistered | ev.PartitionAccepted | ev.Released | ev.Deleted
-    if hasattr(body, "attempt") or isinstance(body, of_a_part):
+    if attempt_of(body) is not None or isinstance(body, of_a_part):
         return names(body, partition)
-    return result in ("", getattr(body, "result", result))
+    return result in ("", result_of(body) or result)
 
 
 def names(body: ev.Body | ev.Newer, partition: str) -> bool:
     """Return True if an event names a partition."""
     result, _, index = partition.rpartition("/")
-    attempt: AttemptId | None = getattr(body, "attempt", None)
-    if attempt is not None:
-        return int(index) == attempt.partition.index and result in ("", attempt.partition.result)
-    if result not in ("", getattr(body, "result", "")):
+    if result not in ("", result_of(body)):
         return False
+    if (attempt := attempt_of(body)) is not None:
+        return int(index) == attempt.partition.index
     match body:
         case ev.PartitionRegistered() | ev.PartitionAccepted():
             return body.first <= int(index) < body.first + body.count
@@ -174,8 +174,16 @@ def subject_of(body: ev.Body | ev.Newer) -> tuple[str, str]:
             return body.result, f"{body.objects} objects"
         case ev.Newer():
             return "written by a newer Headgate", f"version {body.version}"
+        case ev.AttemptStarted() | ev.SegmentProduced() | ev.Consumable():
+            return str(body.attempt), ""
+        case ev.ResultComplete() | ev.TrackingStopped() | ev.Promoted():
+            return body.result, ""
+        case ev.PromoteRequested() | ev.StopTrackingRequested():
+            return body.result, ""
+        case ev.Tick():
+            return "", ""
         case _:
-            return str(getattr(body, "attempt", "") or getattr(body, "result", "")), ""
+            assert_never(body)
 
 
 def _moment(at_ms: int, zone: tzinfo | None) -> datetime:

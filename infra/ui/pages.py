@@ -16,6 +16,7 @@ from ...connectors.spark.report import job_report
 from ...control.contract import PER_JOB
 from ...control.errors import Invalid
 from ...control.events import types as ev
+from ...control.events.traits import Importance, is_sign_of_life, result_of, traits_of
 from ...control.ids import AttemptId, PartitionId, ResultId
 from ...control.inquiry.audit import audit
 from ...control.inquiry.history import why
@@ -27,10 +28,6 @@ from ..cli.lives import Times, event_times
 from ..cli.views import subject_of
 from .log_reader import JobListing
 
-_NOTABLE = (
-    ev.JobRegistered, ev.JobAccepted, ev.JobUnregistered, ev.LeaseExpired, ev.JobFailed, ev.Lost,
-    ev.AttemptFailed, ev.Superseded, ev.Reproduce, ev.Promoted,
-)  # fmt: skip
 _NOTABLE_MAX = 200
 _OUTLIERS_MAX = 5
 _OUTLIER = 2.0  # times the median
@@ -151,8 +148,8 @@ def _listed(moment: Moment, beat_ms: int) -> ListedJob:
     registered = bodies[-1] if bodies else start.registered if start else None
     mode = (start.mode if start else None) or (bodies[0].mode if bodies else PER_JOB)
     own = (it for it in reversed(records) if not it.event.by.startswith(ev.BY_HAND))
-    signs = (it for it in own if not isinstance(it.event.body, ev.NO_SIGNS_OF_LIFE))
-    heard = next((it.at_ms or it.event.time_ms for it in signs if it.event.basis is None), 0)
+    signs = (it.at_ms or it.event.time_ms for it in own if is_sign_of_life(it.event))
+    heard = next(signs, 0)
     heard_ms = max(heard, beat_ms if moment.at is None else 0)
     began_ms = records[0].at_ms or records[0].event.time_ms if records else 0
     if start is not None:
@@ -183,7 +180,7 @@ def _notable(records: Sequence[ev.Recorded]) -> Iterator[fields.Fields]:
     """Yield the newest events about drivers, losses, failures and repairs, the newest first."""
     left = _NOTABLE_MAX
     for recorded in reversed(records):
-        if isinstance(recorded.event.body, _NOTABLE) and left:
+        if left and traits_of(recorded.event.body).importance is Importance.JOB:
             left -= 1
             event = recorded.event
             what, amount = subject_of(event.body)
@@ -221,7 +218,7 @@ def audit_page(moment: Moment) -> fields.Fields:
 
 def exchange_page(moment: Moment, name: str) -> fields.Fields:
     result = moment.result(name)
-    own = [it for it in moment.records if _is_about(it.event.body, result.registered.result)]
+    own = [it for it in moment.records if result_of(it.event.body) == name]
     registered = (it.event.time_ms for it in own if isinstance(it.event.body, ev.ResultRegistered))
     first_ms = next(registered, own[0].event.time_ms if own else 0)
     reported = fields.report_fields(job_report(moment.state))["exchanges"]
@@ -245,12 +242,6 @@ def partition_page(moment: Moment, name: str, index: int) -> fields.Fields:
     partition = PartitionId(moment.result(name).registered.result, index)
     attempts = why(moment.records, partition)
     return {"partition": str(partition), "attempts": [fields.made_fields(it) for it in attempts]}
-
-
-def _is_about(body: ev.Body | ev.Newer, result: ResultId) -> bool:
-    attempt: AttemptId | None = getattr(body, "attempt", None)
-    about = getattr(body, "result", None) if attempt is None else attempt.partition.result
-    return about == result
 
 
 def _counts(result: ResultState, reached: Iterable[str]) -> fields.Fields:

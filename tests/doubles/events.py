@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from headgate.control.errors import Corrupt, Invalid
-from headgate.control.events import codec
+from headgate.control.events import codec, traits
 from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
@@ -79,10 +79,10 @@ BODIES: tuple[Body, ...] = (
     Released(RESULT, (ATTEMPT, ATTEMPT), "ttl"),
 )
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", fullmatch=True)
-PARTS = st.integers(0, codec.PARTS_MAX)
-COUNTS = st.integers(0, codec._COUNT_MAX)
+PARTS = st.integers(0, traits.PARTS_MAX)
+COUNTS = st.integers(0, traits.COUNT_MAX)
 BOUNDED: Mapping[type, Mapping[str, st.SearchStrategy[Any]]] = {
-    JobRegistered: {"lease_ms": st.integers(0, codec.LEASE_MS_MAX)},
+    JobRegistered: {"lease_ms": st.integers(0, traits.LEASE_MS_MAX)},
     ResultRegistered: {"result": NAMES, "partitions": PARTS, "subpartitions": PARTS},
     SegmentSummary: {"rows": COUNTS, "size_bytes": COUNTS},
     Produced: {"throttled": COUNTS, "plain_bytes": COUNTS},

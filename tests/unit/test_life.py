@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 
+from headgate.control.events import traits
 from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
@@ -191,6 +192,32 @@ def test_a_stream_that_ends_after_its_result_completes_nothing(end: Produced) ->
     state, decisions = step(after((*stream, NOT_TRACKED, CLOSED)), end)
     assert [TrackingStopped, Superseded] == [type(decision) for decision in decisions]
     assert not state.results[RESULT].complete
+
+
+def test_decisions_that_order_deletions_have_that_trait() -> None:
+    """Whatever the fact and the state, attempts become doomed only by decisions whose traits say
+    that they order deletions."""
+    ordering: set[type] = set()
+    for states in STATES.values():
+        for before in map(after, states.values()):
+            for fact in FACTS.values():
+                then, decisions = step(before, fact)
+                if _doomed(then) - _doomed(before):
+                    kinds = {type(d) for d in decisions if traits.traits_of(d).orders_deletion}
+                    assert kinds, fact
+                    ordering |= kinds
+    assert {kind for kind, row in traits.TRAITS.items() if row.orders_deletion} == ordering
+
+
+def test_a_fact_of_a_master_is_no_sign_of_life() -> None:
+    """The state notes when a driver was heard, except by what masters publish themselves."""
+    for fact in FACTS.values():
+        state, _ = step(JobState(JobId("j")), fact, 7)
+        assert (None if traits.traits_of(fact).by_masters else 7) == state.heard
+
+
+def _doomed(state: JobState) -> set[AttemptId]:
+    return {attempt for result in state.results.values() for attempt in result.doomed}
 
 
 def test_every_fact_has_its_row() -> None:

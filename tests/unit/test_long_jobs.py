@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.control.events import codec
+from headgate.control.events import traits
 from headgate.control.events.types import (
     AttemptStarted,
     Consumed,
@@ -104,7 +104,7 @@ def test_no_sum_is_too_large_for_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> 
     """The sums of written, read and deleted data stop at the largest number of 64 bits, which a
     snapshot can hold, also when forgotten results are added up."""
     monkeypatch.setattr(apply, "_GONE_MAX", 1)
-    most, times = codec._COUNT_MAX, 200
+    most, times = traits.COUNT_MAX, 200
     assert most * times >= 2**63
     state = step(JobState(JOB), JobRegistered("per-job", "0", "tests"))[0]
     for number in range(3):

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from headgate.control.events import codec
+from headgate.control.events import codec, traits
 from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
@@ -108,11 +108,11 @@ def test_every_text_is_cut_in_one_place(body: Any) -> None:
 def test_the_largest_decisions_fit_a_record() -> None:
     """Decisions with the longest names, texts and lists that `decide` makes are written."""
     name = ResultId("r" * 100)
-    many = [AttemptId(PartitionId(name, codec.PARTS_MAX), 2**31, 2**40 + n) for n in range(4_001)]
+    many = [AttemptId(PartitionId(name, traits.PARTS_MAX), 2**31, 2**40 + n) for n in range(4_001)]
     attempts = max(in_parts(many), key=len)
     largest: tuple[Decision, ...] = (
         Superseded(attempts[0], WIDE),
-        Reproduce(name, tuple(range(codec.PARTS_MAX)), WIDE),
+        Reproduce(name, tuple(range(traits.PARTS_MAX)), WIDE),
         TrackingStopped(name, attempts, WIDE),
         Released(name, attempts, WIDE),
         JobFailed(WIDE),
