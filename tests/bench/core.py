@@ -1,7 +1,7 @@
 """The cost of an event to a master without a log: decode, fold, decide and encode.
 
 The events are the mix of a stage: 1,000 map partitions read by 200 reducers. Each attempt is
-started and produced with an index of 200 subpartitions, each reader states what it read, and the
+started and produced with an index of 200 subpartitions, each reader announces what it read, and the
 master decides on all of it.
 """
 

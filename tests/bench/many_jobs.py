@@ -21,7 +21,7 @@ from .core import facts
 
 JOBS, MASTERS, PARTITIONS = 1_000, 3, 16
 EXCHANGES, MAPS, READERS = 3, 50, 50
-_BETWEEN = 5_000  # facts that are stated before the masters look again
+_BETWEEN = 5_000  # facts that are published before the masters look again
 
 
 class Untouched:

@@ -160,7 +160,7 @@ def test_fsck_finds_what_was_taken_and_what_was_put(job: JobId, target: Target) 
 
 
 def test_fsck_repairs_a_real_bucket(job: JobId, target: Target) -> None:
-    """Repair works on a real bucket and a real log: it states the missing attempt as lost, and
+    """Repair works on a real bucket and a real log: it reports the missing attempt as lost, and
     leaves another job's object alone."""
     store, root = target.open_bucket()
     foreign = f"{Layout(root, JobId(f'{job}-other')).prefix}00/r1/0/1-1/0"

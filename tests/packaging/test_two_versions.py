@@ -51,7 +51,7 @@ that, so drivers and masters of a session are upgraded together."""
 BESIDE = "beside"
 """The job of an older driver and an older session master."""
 ASKED = "asked"
-"""The job of an older driver, about which a newer operator states a fact."""
+"""The job of an older driver, about which a newer operator publishes a fact."""
 MIXED = ("newer-workers", "older-workers")
 """Jobs whose drivers are of the other version than their workers."""
 OF_NEWER_DRIVERS = (CLOSED, LEFT, SESSION_LEFT)
@@ -284,7 +284,7 @@ def history(versions: CleanFolder) -> Iterator[History]:
 
 def test_older_drivers_stop(history: History) -> None:
     """An older driver gets no job that is of a newer driver or master, and stops at a fact that a
-    newer operator has stated about its own. A job of an older master goes on."""
+    newer operator has published about its own. A job of an older master goes on."""
     errors = {job: outcome.get("error", "") for job, outcome in history.rolled_back.items()}
     for job in (SERVED, *(f"{job} later" for job in (*OF_THE_NEWER, ASKED))):
         assert errors[job].startswith("Invalid: "), (job, errors[job])

@@ -213,8 +213,8 @@ def test_a_repair_takes_what_is_to_go_and_nothing_else(world: World, job: JobId 
 
 @given(WORLDS)
 def test_a_repair_ends(world: World) -> None:
-    """The first repair states all losses, the second deletes what those leave behind, and the third
-    finds nothing to do."""
+    """The first repair reports all losses, the second deletes what those leave behind, and the
+    third finds nothing to do."""
     world.repair()
     assert world.repair().lost == 0
     third = world.repair()
@@ -265,7 +265,7 @@ def test_what_has_come_back_is_not_lost() -> None:
 
 
 def test_an_empty_store_is_taken_for_another_one() -> None:
-    """Nothing is stated when no object of a job is there: a wrong address must not lose a job."""
+    """Nothing is reported when no object of a job is there: a wrong address must not lose a job."""
     world = World(WON)
     mended = world.repair()
     assert [finding.name for finding in mended.left] == [FIRST, SECOND]
@@ -299,7 +299,7 @@ def test_a_name_that_no_store_of_ours_gives_is_left() -> None:
 
 
 def test_a_job_whose_log_is_not_sound_is_left_alone() -> None:
-    """Nothing is deleted, aborted or stated for a job whose log is not sound."""
+    """Nothing is deleted, aborted or reported for a job whose log is not sound."""
     world = World((*WON, ReleaseRequested(RESULTS[0], "asked")), NAMES, NAMES)
     before = dict(world.objects), set(world.store.pending)
     mended = world.repair(sound=[])

@@ -42,7 +42,7 @@ def test_bytes_cut_short_are_never_fewer_rows(packed: str | None) -> None:
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("rows", [100, 5_000])
 def test_other_bytes_than_stated_are_corrupt(codec: str, rows: int) -> None:
-    """Buffers that decompress to fewer bytes than their message states are not read as rows of
+    """Buffers that decompress to fewer bytes than their message says are not read as rows of
     whatever was in memory, and no more bytes are dropped."""
     numbers = pa.record_batch({"a": np.arange(4_096)})
     part = b"".join(pack(numbers, codec))

@@ -127,7 +127,7 @@ class Reader:
 
     @property
     def consumed(self) -> list[Consumed]:
-        """Return what the gates have stated; nothing else is in this log."""
+        """Return what the gates have published; nothing else is in this log."""
         with closing(self.environment._clients.log.follow(JOB)) as follower:
             bodies = [recorded.event.body for recorded in follower.poll(100, 0.0)]
         assert all(isinstance(body, Consumed) for body in bodies)
@@ -212,8 +212,8 @@ def test_every_row_comes_once_however_it_is_told(
     span: tuple[int, int],
     pushes: list[int],
 ) -> None:
-    """A gate gives each row of each partition once, and states all of them as consumed. Updates may
-    come in any order, repeatedly, while the gate waits or while it streams."""
+    """A gate gives each row of each partition once, and announces all of them as consumed. Updates
+    may come in any order, repeatedly, while the gate waits or while it streams."""
     early, updates, tasks = story
     with reading() as reader:
         gate = reader.gate(early, updates, *span)

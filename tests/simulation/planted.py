@@ -325,7 +325,7 @@ def believe_any_root(patch: pytest.MonkeyPatch) -> None:
 
 
 def delete_in_any_root(patch: pytest.MonkeyPatch) -> None:
-    """A master or a sweep takes its own empty folder for the root, and states that all is gone."""
+    """A master or a sweep takes its own empty folder for the root, and reports that all is gone."""
     look = RootedStore._look
 
     def of_a_driver(self: RootedStore, bucket: int, job: str) -> None:

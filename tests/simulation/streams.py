@@ -1,8 +1,8 @@
 """The attempts that write a driver's pipelined results, and the driver's reports of failed ones.
 
 Readers of an attempt learn from the log alone that it is whole or has failed. An attempt that died
-cannot state its failure, and an attempt that was silent for too long is in doubt: the driver states
-the failure of both.
+cannot report its failure, and an attempt that was silent for too long is in doubt: the driver
+reports the failure of both.
 """
 
 from __future__ import annotations

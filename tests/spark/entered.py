@@ -20,8 +20,8 @@ SQL = "spark.headgate.sql.enabled"
 
 @contextmanager
 def by_spark_alone(hg: Headgate) -> Iterator[None]:
-    """Assert that no exchange is made here while Spark answers inside: a comparison of Headgate
-    with itself would look very good."""
+    """Assert that no exchange is made in Headgate while Spark answers inside: a comparison of
+    Headgate with itself would look very good."""
     before = hg._queries.in_use._last
     yield
     assert before == hg._queries.in_use._last, "Spark's side of a comparison ran through Headgate"

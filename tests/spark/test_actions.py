@@ -60,8 +60,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.mark.parametrize("name", OFFLOADED)
 def test_offloaded(spark: SparkSession, hg: Headgate, name: str) -> None:
-    """An action gives Spark's own answer, and its exchanges run here. They are released at once,
-    except the exchanges of an `rdd`, which may be read again."""
+    """An action gives Spark's own answer, and its exchanges run in Headgate. They are released at
+    once, except the exchanges of an `rdd`, which may be read again."""
     act, before = OFFLOADED[name], len(hg.results())
     with detached(hg, spark):
         expected = act(counted(spark))
@@ -110,7 +110,7 @@ def test_show(
 
 @pytest.mark.parametrize("act", ["collect", "toArrow", "localCheckpoint"])
 def test_a_limit(spark: SparkSession, hg: Headgate, act: str) -> None:
-    """The exchange of a limit runs here too, unless the driver collects the rows itself."""
+    """The exchange of a limit runs in Headgate too, unless the driver collects the rows itself."""
     df = spark.range(0, 500, 1, 3).orderBy("id").limit(7)
     before = len(hg.results())
     assert {} == left(hg, getattr(df, act))

@@ -1,4 +1,5 @@
-"""Queries that Comet runs: its exchanges stay in Spark and are named, those of Spark run here.
+"""Queries that Comet runs: its exchanges stay in Spark and are named, those of Spark run in
+Headgate.
 
 Comet has no release for the newest Spark, so `make test-comet` runs these tests on another one,
 with Comet's jar in `COMET_JAR`.

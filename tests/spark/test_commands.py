@@ -108,7 +108,7 @@ CACHED = {
 
 @pytest.mark.parametrize("table", CACHED)
 def test_cached_tables(hg: Headgate, spark: SparkSession, table: str) -> None:
-    """A cache is filled by the command, from an exchange that ran here."""
+    """A cache is filled by the command, from an exchange that ran in Headgate."""
     if table != "of_it":
         spark.sql(f"create or replace temporary view {table} as {COUNTS} having k >= 0")
     before = len(hg.results())

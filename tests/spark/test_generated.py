@@ -31,8 +31,8 @@ _SHRUNK_MAX = 3
 def test_generated_queries(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every random query has Spark's rows in Spark's order, and all its exchanges run here. The
-    driver reads what is small, in every other query.
+    """Every random query has Spark's rows in Spark's order, and all its exchanges run in Headgate.
+    The driver reads what is small, in every other query.
 
     A query that differs is shrunk and shown. Queries that Spark itself cannot run are rare and
     skipped. Together the queries reach every part of the product that the grammar is made for.
@@ -64,7 +64,7 @@ def test_generated_queries(
 @pytest.mark.real
 @pytest.mark.timeout(300 + 5 * len(SEEDS))
 def test_generated_caches(spark: SparkSession, hg: Headgate) -> None:
-    """A cache of a random query that is filled here has Spark's rows."""
+    """A cache of a random query that is filled through Headgate has Spark's rows."""
     tables(spark)
     filled = 0
     for seed in SEEDS[::10]:

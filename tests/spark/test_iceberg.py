@@ -164,7 +164,7 @@ def test_commands_that_are_left_to_spark(
     expected: list[tuple[object, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A command whose query cannot be planned here is run by Spark, once."""
+    """A command whose query cannot be planned in Headgate is run by Spark, once."""
 
     def fails(*_: object) -> None:
         raise ValueError("on purpose")

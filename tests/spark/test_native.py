@@ -1,6 +1,6 @@
 """Exchanges that a session's headgate leaves to Spark work as they do without it.
 
-They store nothing, and each is counted once, with a reason. Exchanges that run here are not
+They store nothing, and each is counted once, with a reason. Exchanges that run in Headgate are not
 counted.
 """
 
@@ -106,7 +106,7 @@ def test_no_exchange(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_what_runs_here(hg: Headgate, df: DataFrame) -> None:
-    """Exchanges that run here are not counted as Spark's."""
+    """Exchanges that run in Headgate are not counted as Spark's."""
     assert {} == left(hg, lambda: stored(hg, lambda: df.select("*").collect()))
     assert {} == left(hg, lambda: df.write.save(**NOOP))
 

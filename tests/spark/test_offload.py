@@ -1,4 +1,4 @@
-"""Whole queries: rows, order and schema are Spark's own, and every exchange runs here."""
+"""Whole queries: rows, order and schema are Spark's own, and every exchange runs in Headgate."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_partitions_that_were_asked_for(
 
 def test_what_cannot_be_carried_stays(spark: SparkSession, hg: Headgate, views: None) -> None:
     """An exchange of rows that Arrow does not take runs in Spark and is reported; exchanges above
-    it run here."""
+    it run in Headgate."""
     spans = "select k, make_interval(0, 0, 0, int(v)) as i from orders"
     df = spark.sql(f"select k, count(*) from (select distinct k, i from ({spans})) group by k")
     out = hg.offload(df)
@@ -406,8 +406,8 @@ def test_no_class_is_looked_up_again(
 
 
 def test_explained(spark: SparkSession, hg: Headgate, views: None) -> None:
-    """`explain` shows what would run here before a query, and the cost of each exchange after
-    it."""
+    """`explain` shows what would run in Headgate before a query, and the cost of each exchange
+    after it."""
     df = spark.sql("select k, count(*) from orders group by k order by k")
     assert hg.explain(df).count("runs in Headgate") == 2
     out = hg.offload(df)

@@ -305,7 +305,7 @@ def test_release(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_a_whole_query(spark: SparkSession, hg: Headgate) -> None:
-    """Each exchange of a query runs here, and the query's order is kept."""
+    """Each exchange of a query runs in Headgate, and the query's order is kept."""
     df = orders(spark).groupBy("s").agg(F.sum("v").alias("v")).orderBy(F.desc("v"))
     out = hg.offload(df)
     assert df.collect() == out.collect()

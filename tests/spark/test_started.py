@@ -97,8 +97,8 @@ def assert_closed(place: Place, job: str, epoch: int, exchanges: int) -> None:
 
 
 def test_an_application_runs_here(place: Place, job: str) -> None:
-    """Its exchanges run here in each of its sessions. Its arguments, name and exit code are as
-    without Headgate. Settings alone show the events of importance."""
+    """Its exchanges run in Headgate in each of its sessions. Its arguments, name and exit code are
+    as without Headgate. Settings alone show the events of importance."""
     words = str(APPLICATION), "again", "--x", "exit"
     with started(place, job, *words, **{"spark.headgate.log.level": "Info"}) as running:
         out, err = running.communicate()

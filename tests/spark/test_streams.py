@@ -1,4 +1,4 @@
-"""Streams of an attached session: what `foreachBatch` does runs here, batch by batch."""
+"""Streams of an attached session: what `foreachBatch` does runs in Headgate, batch by batch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def swept(spark: SparkSession) -> bool:
 
 
 def test_what_a_batch_does(hg: Headgate, spark: SparkSession, numbers: DataFrame) -> None:
-    """The queries, saves and commands of a batch have Spark's answers, and run here."""
+    """The queries, saves and commands of a batch have Spark's answers, and run in Headgate."""
     spark.sql("create table totals (k long, n long) using parquet")
     counts, firsts = [], []
 
@@ -121,7 +121,7 @@ def test_a_batch_that_is_kept(hg: Headgate, numbers: DataFrame) -> None:
 
 def test_state_stays_with_spark(hg: Headgate, numbers: DataFrame) -> None:
     """The exchange of a stream's own aggregate is Spark's, and is counted; what the function does
-    with its rows runs here."""
+    with its rows runs in Headgate."""
     totals: dict[int, int] = {}
 
     def each(batch: DataFrame, _: int) -> None:
@@ -145,7 +145,8 @@ def test_state_stays_with_spark(hg: Headgate, numbers: DataFrame) -> None:
 
 
 def test_a_stream_that_is_stopped(hg: Headgate, spark: SparkSession) -> None:
-    """A stream that is stopped inside a batch leaves nothing behind, and later ones run here."""
+    """A stream that is stopped inside a batch leaves nothing behind, and later ones run in
+    Headgate."""
     rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
     begun = []
 

@@ -62,7 +62,7 @@ def test_offloaded(
     spark_answers: dict[int, list[Row]],
     number: int,
 ) -> None:
-    """An offloaded query gives Spark's answer, and every exchange runs here."""
+    """An offloaded query gives Spark's answer, and every exchange runs in Headgate."""
     out = hg.offload(spark.sql(cases[number].text))
     done = hg._queries.finished[out]
     assert "" == differs_in_order(spark_answers[number], out.collect())

@@ -185,8 +185,8 @@ def test_a_flipped_read_differs_in_one_bit() -> None:
 
 @pytest.mark.parametrize("nth", [1, 2])
 def test_one_answer_does_not_make_an_object_lost(nth: int) -> None:
-    """A reader asks once more for an object that seems to be gone: what it states as lost is
-    deleted."""
+    """A reader asks once more for an object that seems to be gone: an object that it reports as
+    lost is deleted."""
     schema = pa.schema([("n", pa.int64())])
     part = Part(pa.record_batch([pa.array([1, 2])], schema), np.zeros(2, np.int64), ())
     gone = FaultPlan((PlannedFault(Operation.GET, nth, error=Lost("404")),))

@@ -192,7 +192,7 @@ def test_fsck_finds_what_is_wrong(log: KeptLog, objects: Objects, deep: bool) ->
 
 
 def test_fsck_repairs_and_says_what_it_did(log: KeptLog, objects: Objects) -> None:
-    """`fsck --repair` deletes leftovers and states losses; a finding that it leaves alone gives
+    """`fsck --repair` deletes leftovers and reports losses; a finding that it leaves alone gives
     exit code 1. Without --repair, fsck writes nothing."""
     exchange(log, objects, close=False)
     late = attempt(0)

@@ -120,7 +120,7 @@ def test_an_executor_may_go_when_nothing_runs_there(log: KeptLog, objects: Objec
 
 def test_what_is_unused_is_listed_and_released_when_told_so(log: KeptLog, objects: Objects) -> None:
     """`remove-unused` writes nothing without --release; with it, the release of unused results is
-    stated."""
+    published."""
     exchange(log, objects, close=False)
     before = len(list(log.read_all(Deadline.after(1.0))))
     code, lines, _ = ran("remove-unused", "--job", JOB)
@@ -147,7 +147,7 @@ def test_what_is_unused_is_listed_and_released_when_told_so(log: KeptLog, object
 def test_what_only_another_driver_does_is_said(
     log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A release that is asked for, and a loss that is stated, wait for the next driver of a job
+    """A release that is asked for, and a loss that is reported, wait for the next driver of a job
     whose driver is silent."""
     exchange(log, objects, close=False)
     registered = JobRegistered(PER_JOB, "0", "t", lease_ms=86_400_000)
@@ -163,7 +163,7 @@ def test_what_only_another_driver_does_is_said(
 
 
 def test_what_an_operator_asks_is_no_sign_of_the_driver(log: KeptLog, objects: Objects) -> None:
-    """A driver is silent from its own last fact on, whatever is stated by hand meanwhile."""
+    """A driver is silent from its own last fact on, whatever is published by hand meanwhile."""
     exchange(log, objects, close=False)
 
     def heard_ms() -> int:

@@ -20,7 +20,7 @@ from ..doubles.commands import JOB, RESULT, KeptLog, exchange, ran
 
 
 def test_lost_and_why(log: KeptLog, objects: Objects) -> None:
-    """An operator states a loss, the next master orders the partition again, and `why` tells the
+    """An operator reports a loss, the next master orders the partition again, and `why` tells the
     story."""
     exchange(log, objects, close=False)
     code, lines, _ = ran(

@@ -49,7 +49,8 @@ pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 
 def test_objects_go_only_when_the_order_is_committed() -> None:
-    """An uncommitted step deletes nothing. The committed one does, and the deletion is stated."""
+    """An uncommitted step deletes nothing. The committed one does, and the deletion is
+    announced."""
     log = MemoryEventLog()
     for nth in range(1, 6):
         storage = OrderedStorage(log)

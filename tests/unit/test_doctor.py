@@ -93,8 +93,8 @@ def test_doctor_proves_an_empty_folder(tmp_path: Path) -> None:
 def test_doctor_takes_all_names_of_a_python_for_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Workers that run `python3` of the environment whose `python` runs here get no hint; those of
-    another environment of the same Python do."""
+    """Workers that run `python3` of the environment whose `python` runs the check get no hint;
+    those of another environment of the same Python do."""
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
         for name in ("python", "python3"):

@@ -66,7 +66,7 @@ def rows_of(message: bytes) -> tuple[pa.Table, tuple[int, int]]:
 )
 def test_each_task_gets_the_rows_of_its_part(written: Written, spans: list[range]) -> None:
     """A task gets the rows that a gate would give it, in the same order, and their volume; of no
-    rows it gets no message. One fact states that all was read."""
+    rows it gets no message. One fact says that all was read."""
     driver: Any = Driver(written.store)
     parts = [Part(span) for span in spans] if len(spans) < SUBPARTITIONS else []
     messages = read_by_driver(driver, task_of(written, *parts))
@@ -103,7 +103,7 @@ def test_what_tasks_read(written: Written, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_rows_that_were_far_smaller_in_the_store() -> None:
-    """Tasks read rows of which only the store has few bytes. Nothing is stated."""
+    """Tasks read rows of which only the store has few bytes. Nothing is published."""
     text = pa.array(["x" * 5_000] * len(PARTS[0].rows))
     parts = [replace(part, rows=part.rows.set_column(1, "text", text)) for part in PARTS]
     with exchange(SCHEMA, parts, SUBPARTITIONS, "lz4", LIMITS) as written:
@@ -127,7 +127,7 @@ def test_rows_that_are_too_many() -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("gone"), RuntimeError("can't start new thread")])
 def test_a_driver_that_cannot_read(written: Written, error: Exception) -> None:
-    """Tasks read what the driver cannot, and nothing is stated."""
+    """Tasks read what the driver cannot, and nothing is published."""
 
     def failing(*given: Any) -> memoryview:
         raise error

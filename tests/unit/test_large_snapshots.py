@@ -102,7 +102,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def lived(log: MemoryEventLog, facts: Sequence[Fact], settings: MasterSettings) -> int:
-    """Run a master while the facts are stated, and return its number of steps."""
+    """Run a master while the facts are published, and return its number of steps."""
     with closing(opened(log, settings)) as steps:
         state_facts(log, *facts, by=f"life {position(log)}")
         return sum(len(drive(steps, log, OrderedStorage(log))) for _ in range(3))

@@ -1,5 +1,5 @@
-"""Indexes and manifests that only the store has: their loss is stated, and does not fail a task or
-the driver."""
+"""Indexes and manifests that only the store has: their loss is published, and does not fail a task
+or the driver."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Written:
         return sorted(n for batch in gate for n in batch["n"].to_pylist())
 
     def stated(self) -> list[tuple[int, int]]:
-        """Return the partition of each loss that was stated, and the task that waits for it."""
+        """Return the partition of each loss that was published, and the task that waits for it."""
         facts = [body for body in bodies(self.stack.inner) if isinstance(body, LostFact)]
         return [(fact.attempt.partition.index, fact.task) for fact in facts]
 
@@ -171,7 +171,7 @@ def place_it(request: pytest.FixtureRequest, written: Written) -> Place:
 
 
 def test_lost_indexes_are_made_again(written: Written, place_it: Place) -> None:
-    """All losses are stated before anything waits: whether an object is gone or damaged."""
+    """All losses are published before anything waits: whether an object is gone or damaged."""
     written.lose(0)
     written.damage(1)
     manifest = written.after({0, 1}, place_it)

@@ -97,8 +97,8 @@ def test_events_of_an_exchange_are_few(stack: Stack, partitions: int) -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("injected"), OutcomeUnknown("injected")])
 def test_a_way_that_the_log_does_not_take_fails_nothing(stack: Stack, error: HeadgateError) -> None:
-    """The way of an exchange is for those who look on: the driver does not wait for the log, and
-    goes on without it."""
+    """The way of an exchange is for operators: the driver does not wait for the log, and goes on
+    without it."""
     log = FaultyLog(stack.inner)
     with stack.master(log) as master:
         master.register_job(Job())

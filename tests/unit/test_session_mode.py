@@ -344,7 +344,7 @@ def test_any_one_call_of_a_masters_log_may_fail(
     operation: str, error: HeadgateError, after: bool
 ) -> None:
     """Whichever call of a master's log fails, the job is only delayed. The next master repeats a
-    deletion whose end could not be stated."""
+    deletion whose end could not be announced."""
     unanswered = operation == "append" and isinstance(error, OutcomeUnknown)
     wait_ms = WAIT_MS if unanswered else _PATIENT_MS
     for nth in range(1, 25):

@@ -126,7 +126,7 @@ class World:
 
 
 def test_a_promoted_result_goes_when_its_time_is_over() -> None:
-    """A promoted result expires exactly at its time, and that is stated once, even after its job
+    """A promoted result expires exactly at its time, and that is published once, even after its job
     has ended and another master has started at a snapshot."""
     world = World(OFTEN)
     with world.master() as steps:
@@ -334,8 +334,8 @@ def test_without_a_lease_nobody_is_late() -> None:
 
 
 def test_what_is_not_said_is_said_again(caplog: pytest.LogCaptureFixture) -> None:
-    """A fact that the log does not take is stated later, and a job that cannot be swept is named in
-    the log file."""
+    """A fact that the log does not take is published later, and a job that cannot be swept is named
+    in the log file."""
     world = World(storage=Swept(failing=True))
     faulty = FaultyLog(world.log, LogFault("append", 1, Unavailable("injected")))
     with world.master(faulty) as steps:

@@ -207,7 +207,7 @@ def test_an_attempt_is_handed_out_once_until_it_is_gone() -> None:
 
 
 def test_a_deletion_whose_fact_is_in_doubt_is_handed_out_again() -> None:
-    """A `Deleted` without a confirmation is stated again by the same master."""
+    """A `Deleted` without a confirmation is published again by the same master."""
     log = FaultyLog(MemoryEventLog())
     storage = OrderedStorage(log)
     state_facts(log, *OPENING, produced(0, 1), produced(0, 2))

@@ -299,7 +299,8 @@ def test_what_is_promoted_is_known_when_the_log_is_gone(
 
 
 def test_a_promoted_result_goes_when_its_time_is_over(world: World) -> None:
-    """A sweep states the time and deletes an expired promoted result of a job without a master."""
+    """A sweep publishes the time and deletes an expired promoted result of a job without a
+    master."""
     over_ms = SYSTEM_CLOCK.now_ms() + 86_400_000
     world.live(*LIVED, PromoteRequested(RESULT, over_ms), JobUnregistered("closed"))
     assert [] == world.neglected()

@@ -80,7 +80,8 @@ def test_nothing_is_put_before_the_start_is_confirmed(
 def test_bytes_are_stated_as_they_were_before_compression(
     tmp_path: Path, segment_bytes: int, folders: Callable[[Path], tuple[Path, ...]]
 ) -> None:
-    """A partition states the bytes of its rows without compression, in any number of segments."""
+    """A partition announces the bytes of its rows without compression, in any number of
+    segments."""
     store, runtime = MemoryBlobStore({}), Runtime(folders=folders(tmp_path))
     limits = Limits(segment_bytes=segment_bytes)
     environment = ObjectStoreEnvironment(
