@@ -23,10 +23,11 @@ from ...control.errors import Invalid
 from ...control.ids import job_id
 from ...storage.limits import Limits
 from ...storage.stores.costs import kind_of
-from .exchanges.exchange import Exchanger
-from .exchanges.job_context import CurrentSettings, JobContext
+from .exchanges.current_settings import CurrentSettings
 from .exchanges.progress import Progress, ProgressLine, progress_line
 from .exchanges.rerun import Reruns
+from .exchanges.run import Exchanger
+from .exchanges.stored import StoredResults
 from .jvm.catalyst import open_door
 from .jvm.held_executors import hold_limits
 from .jvm.pages.query_page import QueryPage
@@ -131,9 +132,8 @@ def _register(
         master.register_job(reruns)
         state = master.state(worker.job)
         services = services.marked(state)
-        progress = Progress(_line(spark))
         store, worker = services.store, services.worker
-        job_context = JobContext(master, store, worker, current, state.epoch, reruns, progress)
+        results = StoredResults(master, store, worker, state.epoch, reruns)
         door, catalyst = None, settings.attaching.catalyst
         if catalyst != "off" and (door := open_door(spark)) is None:
             _LOG.warning(
@@ -143,7 +143,7 @@ def _register(
             )
         if door is not None:
             _hint_at_held_executors(hold_limits(spark, door.jvm), settings.exchanges)
-        exchanger = Exchanger(spark, job_context, door)
+        exchanger = Exchanger(spark, door, current, results, Progress(_line(spark)))
         queries = SessionQueries(exchanger, services.require_whole_log)
         warm_up = WarmUp(exchanger, door) if door and settings.attaching.warm_up else None
         return Headgate(exchanger, queries, services, warm_up).begin()

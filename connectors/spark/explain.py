@@ -64,7 +64,7 @@ def _line_before(query: QueryRunner, shuffle: Shuffle, purpose: str = "") -> _Li
 
 
 def _line(done: FinishedExchange, report_of: Mapping[ResultId, ResultReport]) -> _Line:
-    report = report_of[done.written.descriptor.result]
+    report = report_of[done.stored.descriptor.result]
     names = {report.result, original(report.result)}
     both = [report_of[name] for name in names if name in report_of]
     puts, gets, predicted_gets = (
@@ -72,7 +72,7 @@ def _line(done: FinishedExchange, report_of: Mapping[ResultId, ResultReport]) ->
     )
     throttled = sum(each.throttled_puts + each.throttled_gets for each in both)
     size, rows = f"{report.partitions} x {report.subpartitions}", f"{report.rows:,}"
-    took, skew = f"{done.took_s:.2f}", _skew(done.written.rows)
+    took, skew = f"{done.took_s:.2f}", _skew(done.stored.rows)
     cost = (
         f", {size}, {rows} rows, {report.stored_bytes:,} bytes, {puts} PUT, "
         f"{gets} GET ({predicted_gets} predicted), {f'{throttled} throttled, ' * (throttled > 0)}"

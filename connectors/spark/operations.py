@@ -11,7 +11,7 @@ from ...control.errors import Unavailable
 from ...control.ids import PartitionId, ResultId
 from ...control.inquiry.history import Made, why
 from ...control.snapshots.resume import follow_all
-from .exchanges.job_context import JobContext
+from .exchanges.stored import StoredResults
 from .services import JobServices
 from .tables import ShownTuple, Table
 
@@ -38,20 +38,20 @@ class Attempts(ShownTuple[Made]):
 class Operations:
     """The questions about one job."""
 
-    _context: JobContext
+    _results: StoredResults
     _services: JobServices
     _require_open: Callable[[], None]
 
     def is_available(self, result: str, partition: int | None = None) -> bool:
         """Return True if a whole result, or one whole partition of it, can be read now."""
         self._require_open()
-        job = self._context.worker.job
-        return self._context.master.is_available(job, ResultId(result), partition)
+        job = self._results.worker.job
+        return self._results.master.is_available(job, ResultId(result), partition)
 
     def may_release_executor(self, host: str) -> bool:
         """Return True if this job loses nothing with the executors of a host."""
         self._require_open()
-        return self._context.master.may_release_executor(self._context.worker.job, host)
+        return self._results.master.may_release_executor(self._results.worker.job, host)
 
     def why(self, result: str, partition: int) -> Attempts:
         """Return every attempt at a partition, with its reason and its outcome.
@@ -61,8 +61,8 @@ class Operations:
             Unavailable: the log was not read in time.
         """
         self._require_open()
-        job = self._context.worker.job
-        deadline = Deadline.after(self._context.worker.wait_s)
+        job = self._results.worker.job
+        deadline = Deadline.after(self._results.worker.wait_s)
         with closing(follow_all(self._services.log, job, deadline)) as follower:
             records, end = [], follower.end()
             while follower.position() < end:

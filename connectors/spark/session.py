@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,12 +13,13 @@ from ...control.errors import Closed, Invalid, OutcomeUnknown, Retryable
 from ...control.ids import JobId, ResultId
 from ...control.kafka.settings import KafkaSettings
 from . import explain
-from .exchanges.exchange import Exchanger
-from .exchanges.job_context import StoredExchange
+from .exchanges.run import Exchanger
+from .exchanges.stored import StoredResult
 from .grouped import Grouped
 from .jvm.pages.query_page import end_pages
 from .jvm.scheduler import session_name
 from .operations import Operations
+from .queries.runner import FinishedQuery
 from .queries.session_queries import SessionQueries
 from .report import Hold, JobReport, Results, job_report
 from .services import JobServices
@@ -61,7 +60,7 @@ class Headgate:
         self._queries = queries
         self._services = services
         self._warm_up = warm_up
-        self._written = weakref.WeakKeyDictionary[DataFrame, StoredExchange]()
+        self._results = exchanger.results
         self._is_guest = is_guest
         self._ended = False
 
@@ -79,7 +78,7 @@ class Headgate:
         """Return a headgate of another session of this application, for the same job: closing it
         releases nothing. Return None if its settings ask for another one."""
         exchanger = self._exchanger.of(spark)
-        if not exchanger.job_context.current.is_like(self._exchanger.job_context.current):
+        if not exchanger.current.is_like(self._exchanger.current):
             return None
         queries = self._queries.of(exchanger)
         return Headgate(exchanger, queries, self._services, is_guest=True).begin()
@@ -88,12 +87,12 @@ class Headgate:
     def ops(self) -> Operations:
         """Questions of an operator about this job."""
         queries = self._queries
-        return Operations(self._exchanger.job_context, self._services, queries.require_open)
+        return Operations(self._results, self._services, queries.require_open)
 
     @property
     def job(self) -> JobId:
         """The name under which the log holds this session's exchanges."""
-        return self._exchanger.job_context.worker.job
+        return self._results.worker.job
 
     def repartition(self, df: DataFrame, n: int, *columns: str | Column) -> DataFrame:
         """Return the rows of `df` in `n` partitions, each row where `df.repartition` puts it.
@@ -111,10 +110,8 @@ class Headgate:
             raise Invalid(f"repartition needs n of 1 or more and a column, not n={n}, {columns}")
         self._services.require_whole_log()
         self._look_up()
-        with self._queries.in_use.query():
-            frame, written = self._exchanger.run(df, n, columns, self._queries.in_use.name())
-            self._written[frame] = replace(written, largest={})  # only plans need them
-        return frame
+        with self._results.query():
+            return self._exchanger.repartition(df, n, columns)
 
     def offload(self, df: DataFrame) -> DataFrame:
         """Return the rows of `df`, in its order and with its schema, and run the exchanges of its
@@ -142,7 +139,7 @@ class Headgate:
         Raises:
             Invalid: this Spark has no private door.
         """
-        if (done := self._queries.finished.get(df)) is not None:
+        if isinstance(done := self._results.rows_of(df), FinishedQuery):
             return explain.ran(done, self.results())
         self._look_up()
         query = self._queries.query()
@@ -156,9 +153,7 @@ class Headgate:
             Invalid: there is no such result, it is released, or not complete.
         """
         self._queries.require_open()
-        frame, written = self._exchanger.read(ResultId(result))
-        self._written[frame] = replace(written, largest={})  # only plans need them
-        return frame
+        return self._exchanger.read(ResultId(result))
 
     def results(self) -> Results:
         """Return a report on each exchange of the job, in the order of registration; those that the
@@ -180,7 +175,7 @@ class Headgate:
 
     def last_words(self) -> str:
         """Return in one line what the job has exchanged, and the command that shows more of it."""
-        report, kafka = self.report(), self._exchanger.job_context.worker.kafka
+        report, kafka = self.report(), self._results.worker.kafka
         more = "no more is kept without spark.headgate.broker and spark.headgate.store"
         if not kafka.embedded:
             more = f"for more: headgate report --job {self.job} --broker {kafka.bootstrap}"
@@ -197,10 +192,11 @@ class Headgate:
             Unavailable: no decision came in time; call it again.
         """
         self._queries.require_open()
-        if df in self._queries.finished:
-            return self._queries.release(df)
-        self._queries.release_all([self._written_of(df).descriptor])
-        self._written.pop(df, None)
+        if not self._results.release_frame(df):
+            raise Invalid(
+                "this takes a DataFrame that repartition, read or offload returned and that is not "
+                "released"
+            )
 
     def promote(self, df: DataFrame, expires_ms: int = 0) -> ResultId:
         """Let the stored rows of a DataFrame outlive this job, until a point in time (milliseconds
@@ -211,8 +207,8 @@ class Headgate:
             Invalid: neither `repartition` nor `read` returned the DataFrame, or it was released, or
                 the time is past.
         """
-        descriptor = self._written_of(df).descriptor
-        self._exchanger.job_context.master.promote_partitions(descriptor, expires_ms)
+        descriptor = self._stored_of(df).descriptor
+        self._results.master.promote_partitions(descriptor, expires_ms)
         return descriptor.result
 
     def remove_unused(self, *in_use: DataFrame) -> tuple[ResultId, ...]:
@@ -226,9 +222,8 @@ class Headgate:
             Invalid: neither `repartition` nor `read` returned the DataFrame, or it was released.
         """
         self._queries.require_open()
-        needed = self._queries.lifetimes.results | self._queries.in_use.results
-        needed |= {self._written_of(df).descriptor.result for df in in_use}
-        return self._exchanger.job_context.master.remove_unused(self.job, needed)
+        needed = [self._stored_of(df).descriptor.result for df in in_use]
+        return self._results.remove_unused(needed)
 
     def paused(self) -> AbstractContextManager[None]:
         """Let Spark run the session's actions itself as long as the block runs: those of all its
@@ -256,9 +251,8 @@ class Headgate:
             self._warm_up.close()
         self._queries.close()
         end_pages(self._exchanger.spark.sparkContext)
-        self._exchanger.job_context.reruns.close()
         try:
-            self._exchanger.job_context.master.unregister_job(self.job)
+            self._results.master.unregister_job(self.job)
             self._end()
         except (Retryable, OutcomeUnknown, Invalid):  # a refusal of the store may pass, too
             raise
@@ -276,7 +270,7 @@ class Headgate:
                 del _open[name]
         if self._is_guest:
             return
-        self._exchanger.job_context.master.close()
+        self._results.master.close()
         self._services.close()
 
     def __enter__(self) -> Self:
@@ -296,22 +290,21 @@ class Headgate:
             self._end()
 
     def _look_up(self) -> None:
-        self._exchanger.job_context.current.look_up()
+        self._exchanger.current.look_up()
 
     def _report(self, native: Mapping[str, int], holds: tuple[Hold, ...] = ()) -> JobReport:
         if self._queries.closed and (self._ended or self._is_guest):
             raise Closed(f"job {self.job} is closed: ask for results and reports before")
-        context = self._exchanger.job_context
-        state, requests = context.master.state(self.job), context.store.requests
-        return job_report(state, dict(native), requests, holds)
+        requests = self._results.store.requests
+        return job_report(self._results.state, dict(native), requests, holds)
 
-    def _written_of(self, df: DataFrame) -> StoredExchange:
+    def _stored_of(self, df: DataFrame) -> StoredResult:
         self._queries.require_open()
-        if (written := self._written.get(df)) is None:
+        if not isinstance(stored := self._results.rows_of(df), StoredResult):
             raise Invalid(
                 "this takes a DataFrame that repartition or read returned and that is not released"
             )
-        return written
+        return stored
 
 
 def _listed(columns: tuple[Any, ...]) -> tuple[Any, ...]:

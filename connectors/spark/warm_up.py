@@ -15,8 +15,8 @@ import threading
 from pyspark import SparkContext
 from pyspark.sql.types import LongType, StructField, StructType
 
-from .exchanges.exchange import Exchanger
-from .exchanges.transport import JvmTransport, StoredReader
+from .exchanges.rows import JvmRows, StoredReader
+from .exchanges.run import Exchanger
 from .jvm.catalyst import CatalystDoor
 from .jvm.scheduler import end_jobs
 from .jvm.task_settings import TaskSettings
@@ -64,12 +64,11 @@ class WarmUp:
                 _LOG.info("the session was not prepared for its first query: %s", exc)
 
     def _prepare(self) -> None:
-        spark, context = self._exchanger.spark, self._exchanger.job_context
+        spark = self._exchanger.spark
         slots, reader = self._context.defaultParallelism, StoredReader(spark, self._door, _ROWS)
-        task = WarmUpTask(context.worker, slots, reader.schema)
-        rows, _ = reader.reads(task, context)
+        task = WarmUpTask(self._exchanger.results.worker, slots, reader.schema)
+        rows, _ = reader.reads(task, self._exchanger.frames_of)
         Planner(spark, self._door).plan(rows.groupBy("k").count())
         plan = self._door.exchange_plan(rows, slots, ["k"])
-        transport = JvmTransport(spark, self._door, plan)
         if not self._closed.is_set():
-            transport.writes(task.write).run()
+            JvmRows(self._door, plan).writes(task).run()

@@ -15,6 +15,7 @@ from rich.table import Table
 from headgate import Headgate
 
 from ..spark.cluster import findings, recorded
+from ..spark.entered import finished
 from .answers import differs
 from .measured import Measured, left, table
 from .places import DATA, attached
@@ -70,8 +71,8 @@ def _measure(spark: SparkSession, hg: Headgate, text: str, query: Measured) -> N
     out = hg.offload(spark.sql(text))
     given = out.collect()
     query.ours_s.append(time.monotonic() - begun_s)
-    done = hg._queries.finished[out]
-    query.size_bytes = sum(int(each.written.sizes.sum()) for each in done.exchanges)
+    done = finished(hg, out)
+    query.size_bytes = sum(int(each.stored.sizes.sum()) for each in done.exchanges)
     query.taken, query.refused = len(done.results) + done.reused, len(done.refused)
     hg.release(out)
     query.wrong = query.wrong or differs(expected, given, text) or left(hg)

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from rich.table import Table
 
 from headgate import Headgate
-from headgate.connectors.spark.exchanges import transport
-from headgate.connectors.spark.exchanges.exchange import Exchanger
+from headgate.connectors.spark.exchanges import run as exchange_run
 from headgate.connectors.spark.exchanges.rerun import Writing
+from headgate.connectors.spark.exchanges.stored import StoredResults
 from headgate.connectors.spark.jvm.scheduler import ended_jobs
 from headgate.connectors.spark.queries.planner import Planner
 from headgate.control.clock import SYSTEM_CLOCK
@@ -67,12 +67,11 @@ _DRIVER = (
     (Planner, "rows", "stage of rows"),
     (Planner, "scan", "scan"),
     (Planner, "finish", "finish"),
-    (Exchanger, "_await_registered", "await"),
-    (Exchanger, "_stored", "manifest"),
+    (StoredResults, "place", "manifest"),
     (Writing, "run", "map stage"),
     (DriverMaster, "register_partition_with_producer", "register"),
     (DriverMaster, "await_complete", "await"),
-    (transport, "read_by_driver", "read"),
+    (exchange_run, "read_by_driver", "read"),
     (KafkaDecisions, "commit", "decide"),
 )
 _WIDTH, _EDGE, _ROW, _LINE = 1200, 90, 14, 16

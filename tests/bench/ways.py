@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from rich.table import Table
 
 from headgate import Headgate
-from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges import run as exchange_run
 from headgate.control.events.types import Consumed, Produced
 from headgate.control.ids import ResultId
 from headgate.storage.reading.ways import DIRECT, Prediction, choose, predict
@@ -145,8 +145,8 @@ def _measured(spark: SparkSession, df: DataFrame, shape: Shape) -> _Measured:
         return predicted
 
     with pytest.MonkeyPatch.context() as patch, attached(spark, "real") as (hg, _):
-        patch.setattr(exchange, "choose", noting(choose))
-        patch.setattr(exchange, "predict", noting(predict))
+        patch.setattr(exchange_run, "choose", noting(choose))
+        patch.setattr(exchange_run, "predict", noting(predict))
         known = {result.result for result in hg.results()}
         if shape.spread == "sorted":
             consume(hg.offload(df.repartitionByRange(shape.subpartitions, "k")))

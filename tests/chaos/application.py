@@ -13,7 +13,7 @@ from unittest.mock import patch
 from pyspark.sql import SparkSession
 
 from headgate import Headgate
-from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges import run
 from headgate.storage.limits import Limits
 from headgate.storage.reading.ways import DIRECT, ExchangeSize, Prediction, Way, predict
 from headgate.storage.stores.costs import StoreCosts
@@ -34,7 +34,7 @@ def combine(way: Sequence[int] | None) -> None:
         fits = Way(min(bundles, size.partitions), min(ranges, size.subpartitions))
         return predict(size, fits if size.partitions else DIRECT, limits, costs)
 
-    patch.object(exchange, "choose", chosen).start()
+    patch.object(run, "choose", chosen).start()
 
 
 def combined(hg: Headgate) -> int:

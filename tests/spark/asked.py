@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate
 
-from .entered import by_spark_alone
+from .entered import by_spark_alone, finished
 from .generated import SETTINGS, Tree, shrunk
 
 _NOTHING_TO_WRITE = "there are no columns to repartition"
@@ -68,7 +68,7 @@ def difference(hg: Headgate, df: DataFrame, expected: list[str], tree: Tree) -> 
     query above it, and whether every exchange ran in Headgate."""
     try:
         out = hg.offload(df)
-        done, actual = hg._queries.finished[out], told(out, tree)
+        done, actual = finished(hg, out), told(out, tree)
         actual_above = _above(out, tree)
         with by_spark_alone(hg):
             expected_above = _above(df, tree)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate
 from headgate.connectors.spark.jvm.scheduler import await_listeners
+from headgate.connectors.spark.queries.runner import FinishedQuery
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .conftest import setting
@@ -22,9 +23,9 @@ SQL = "spark.headgate.sql.enabled"
 def by_spark_alone(hg: Headgate) -> Iterator[None]:
     """Assert that no exchange is made in Headgate while Spark answers inside: a comparison of
     Headgate with itself would look very good."""
-    before = hg._queries.in_use._last
+    before = hg._results._last
     yield
-    assert before == hg._queries.in_use._last, "Spark's side of a comparison ran through Headgate"
+    assert before == hg._results._last, "Spark's side of a comparison ran through Headgate"
 
 
 @contextmanager
@@ -39,6 +40,13 @@ def entered(hg: Headgate, spark: SparkSession) -> Iterator[None]:
     """Run the session's actions through its headgate while the block runs."""
     with setting(spark, {SQL: "true"}):
         yield
+
+
+def finished(hg: Headgate, out: DataFrame) -> FinishedQuery:
+    """Return the query that was run for a DataFrame of `offload`."""
+    query = hg._results.rows_of(out)
+    assert isinstance(query, FinishedQuery)
+    return query
 
 
 def counted(spark: SparkSession) -> DataFrame:

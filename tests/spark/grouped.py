@@ -8,6 +8,8 @@ from pyspark.sql import DataFrame
 
 from headgate import Headgate
 
+from .entered import finished
+
 ZONE = "spark.sql.session.timeZone"
 IN_A_ZONE = {"spark.sql.adaptive.enabled": "false", ZONE: "America/New_York"}
 ROWS = """
@@ -28,7 +30,7 @@ def same(hg: Headgate, query: DataFrame, here: bool = True) -> None:
     expected."""
     expected = list(map(str, query.collect()))  # as text, because NaN is not equal to NaN
     out = hg.offload(query)
-    called = "FlatMap" not in hg._queries.finished[out].plan
+    called = "FlatMap" not in finished(hg, out).plan
     assert expected == list(map(str, out.collect()))
     assert query.schema == out.schema
     assert here == called

@@ -292,12 +292,12 @@ def compare(spark: SparkSession, hg: Headgate, run: Run, folder: Path) -> str:
             act, sparks = ACTIONS[action], BY_SPARK[action]
             with detached(hg, spark):
                 expected, _ = told(partial(_acted, sparks, spark, text, folder))
-            before = hg._queries.in_use._last
+            before = hg._results._last
             with entered(hg, spark):
                 actual, is_answer = told(partial(_acted, act, spark, text, folder))
             if expected != actual:
                 return f"{chosen}: {expected[:300]} is here {actual[:300]}"
-            if is_answer and before == hg._queries.in_use._last:
+            if is_answer and before == hg._results._last:
                 return f"{chosen}: nothing ran here"
     return ""
 

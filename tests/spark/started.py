@@ -68,7 +68,7 @@ def main(*what: str) -> None:
         import headgate
 
         with headgate.attach(spark) as hg:
-            print("sum", sum(sums(spark)), "epoch", hg._exchanger.job_context.epoch)
+            print("sum", sum(sums(spark)), "epoch", hg._results.epoch)
     if "wait" in what:
         threading.Thread(target=tell_when_active, args=(spark,), daemon=True).start()
         spark.range(1).foreach(lambda _: __import__("time").sleep(60))

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
 from headgate import Headgate, Unavailable, attach
-from headgate.connectors.spark.exchanges.exchange import Exchanger
+from headgate.connectors.spark.exchanges.run import ExchangeRun
 from headgate.connectors.spark.patches import actions, writers
 from headgate.control.master.driver_master import DriverMaster
 
@@ -263,7 +263,7 @@ def test_spark_runs_what_we_cannot(
     def away(*_: object) -> None:
         raise Unavailable("the broker is away")
 
-    monkeypatch.setattr(Exchanger, "write", away)
+    monkeypatch.setattr(ExchangeRun, "run", away)
     assert 7 == len(counted(spark).collect())
     assert hg.report().native["Unavailable: the broker is away"] == 1
 
@@ -293,7 +293,7 @@ def test_spark_runs_what_we_cannot_plan(
         call(spark)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Exchanger, "write", fails)
+        patched.setattr(ExchangeRun, "run", fails)
         reasons = left(hg, lambda: (counted(spark).collect(), counted(spark).collect()))
     assert {2} == set(reasons.values())
     (why,) = reasons

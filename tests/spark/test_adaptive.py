@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
-from headgate.connectors.spark.exchanges import placing
+from headgate.connectors.spark.exchanges import stored as stored_results
 from headgate.connectors.spark.exchanges.placing import placed_now
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.queries.adaptive import parts_of
@@ -25,7 +25,7 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Invalid
 
 from .conftest import setting
-from .entered import broadcasts, wait_until
+from .entered import broadcasts, finished, wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -141,7 +141,7 @@ def test_a_result_is_placed_once(
         cut.update(*cuts)
         return parts_of(sizes, adapting, cuts)
 
-    monkeypatch.setattr(placing, "placed_now", counted)
+    monkeypatch.setattr(stored_results, "placed_now", counted)
     monkeypatch.setattr(runner, "parts_of", noting)
     with setting(spark, SKEW | {"spark.sql.shuffle.partitions": "50"}):
         out = hg.offload(left.join(right.hint("merge"), "k"))
@@ -265,7 +265,7 @@ def test_one_exchange_at_several_places(
         df = spark.sql(query)
         out = hg.offload(df)
         assert told(df) == told(out)
-        assert " Exchange " not in hg._queries.finished[out].plan
+        assert " Exchange " not in finished(hg, out).plan
     hg.release(out)
 
 
@@ -304,7 +304,7 @@ def test_a_failed_query_ends_its_broadcasts(
     """No broadcast goes on after the exchange has failed whose rows it was to be joined with."""
     df, query = broadcast_beside(spark, tmp_path, fails=True), hg._queries.query()
     with pytest.raises(PySparkException, match="not today"):
-        hg._queries.offload_by(query, df)
+        hg._queries._run(query, df)
     assert query._plans.begun.sent
     wait_until(lambda: all(sent.is_over() for sent in query._plans.begun.sent.values()))
     wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
@@ -331,7 +331,7 @@ def test_no_broadcast_begins_after_a_failure(
         spark.range(9).groupBy((F.col("id") % (2 + n)).alias("k")).count() for n in range(others)
     )
     with pytest.raises(Invalid, match="not today"):
-        hg._queries.offload_by(query, reduce(DataFrame.union, more, df))
+        hg._queries._run(query, reduce(DataFrame.union, more, df))
     assert query._plans.begun.sent
     wait_until(lambda: all(sent.is_over() for sent in query._plans.begun.sent.values()))
 
@@ -455,7 +455,7 @@ def test_few_rows_are_broadcast_instead_of_exchanged(
     with setting(spark, FEW):
         df = spark.sql(query)
         out = hg.offload(df)
-        done = hg._queries.finished[out]
+        done = finished(hg, out)
         assert sorted(df.collect()) == sorted(out.collect())
     assert (stored, reused) == (len(done.exchanges), done.reused), hg.explain(out)
     hg.release(out)

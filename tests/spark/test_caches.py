@@ -112,9 +112,9 @@ def test_what_reads_a_cache_is_made_of_it(hg: Headgate, df: DataFrame) -> None:
     can be made again."""
     df.cache()
     rows(df)
-    *_, filled = hg._exchanger.job_context.master.state(hg.job).results
+    *_, filled = hg._results.state.results
     out = hg.repartition(df, 3, "n")
-    *_, made = hg._exchanger.job_context.master.state(hg.job).results.values()
+    *_, made = hg._results.state.results.values()
     assert (filled,) == made.registered.inputs
     assert COUNTS == rows(out)
     hg.release(out)

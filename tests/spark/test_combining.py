@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
-from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges import run
 from headgate.connectors.spark.exchanges.combining import CombineStage, combined_parts
 from headgate.connectors.spark.exchanges.rerun import Reruns
+from headgate.connectors.spark.exchanges.stored import StoredResult
 from headgate.connectors.spark.jvm.scheduler import task_slots
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Lost
@@ -71,7 +72,7 @@ def assert_is_clean(hg: Headgate) -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     """Let exchanges be combined in this way."""
     chosen: Way = request.param
-    monkeypatch.setattr(exchange, "choose", partial(_chosen, chosen))
+    monkeypatch.setattr(run, "choose", partial(_chosen, chosen))
     return chosen
 
 
@@ -111,11 +112,13 @@ def test_slots_are_counted_when_the_way_is_chosen(
         return predict(size, DIRECT, limits, costs)
 
     assert (2, 1) == task_slots(df.sparkSession.sparkContext)
-    monkeypatch.setattr(exchange, "choose", noting)
-    monkeypatch.setattr(exchange, "task_slots", lambda context: (80, 10))
+    monkeypatch.setattr(run, "choose", noting)
+    monkeypatch.setattr(run, "task_slots", lambda context: (80, 10))
     out = hg.repartition(df, SUBPARTITIONS, "k")
     assert (80, 10) == (sizes[0].readers.slots, sizes[0].readers.executors)
-    assert 10 == hg._written[out].read.executors
+    made = hg._results.rows_of(out)
+    assert isinstance(made, StoredResult)
+    assert 10 == made.read.executors
     hg.release(out)
 
 
@@ -139,7 +142,7 @@ def lose_before_combining(hg: Headgate, monkeypatch: pytest.MonkeyPatch) -> None
         hg._services.store.delete(segments(hg)[:1])
         return combined_parts(*given)
 
-    monkeypatch.setattr(exchange, "combined_parts", losing)
+    monkeypatch.setattr(run, "combined_parts", losing)
 
 
 def test_an_object_that_is_lost_before_it_is_combined(
@@ -159,7 +162,7 @@ def test_an_index_that_is_lost_before_it_is_combined(
 ) -> None:
     """An index that is too large for its event is in the object only. If that is lost, the task
     that combines states so, and waits for the partition that is made again."""
-    monkeypatch.setattr(exchange, "choose", partial(_chosen, Way(1, 2)))
+    monkeypatch.setattr(run, "choose", partial(_chosen, Way(1, 2)))
     lose_before_combining(hg, monkeypatch)
     rows, wide = 100_000, 50_000
     out = hg.repartition(spark.range(0, rows, 1, 2), wide, "id")
@@ -179,7 +182,7 @@ def test_rows_that_nobody_combined_are_not_missing(
         assert part.partitions is not None
         return replace(part, partitions=part.partitions[1:]), *others
 
-    monkeypatch.setattr(exchange, "combined_parts", too_few)
+    monkeypatch.setattr(run, "combined_parts", too_few)
     out = hg.repartition(df, SUBPARTITIONS, "k")
     assert hg.results()[-2].released is None
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
@@ -194,7 +197,7 @@ def test_a_partition_that_is_made_again_when_combining_fails(
     read as the map stage wrote them."""
 
     def first() -> ResultState:
-        results = hg._exchanger.job_context.master.state(hg.job).results
+        results = hg._results.state.results
         return [results[name] for name in results if not name.endswith("-combined")][-1]
 
     def losing(stage: CombineStage) -> list[int]:
@@ -211,7 +214,7 @@ def test_a_partition_that_is_made_again_when_combining_fails(
 
     reproduce = Reruns.reproduce
     monkeypatch.setattr(Reruns, "reproduce", late)
-    monkeypatch.setattr(exchange, "choose", partial(_chosen, Way(1, 1)))
+    monkeypatch.setattr(run, "choose", partial(_chosen, Way(1, 1)))
     monkeypatch.setattr(CombineStage, "run", losing)
     out = hg.repartition(df, SUBPARTITIONS, "k")
     assert kinds(recorded(hg))["Reproduce"]
@@ -249,7 +252,7 @@ def test_a_cancellation_while_rows_are_combined(
         context._jsc.sc().cancelJobGroupAndFutureJobs(group)
         return combined_parts(*given)
 
-    monkeypatch.setattr(exchange, "combined_parts", cancelled)
+    monkeypatch.setattr(run, "combined_parts", cancelled)
     context.setJobGroup(group, "of a test")
     try:
         with pytest.raises(Py4JJavaError, match="SPARK_JOB_CANCELLED"):
@@ -272,7 +275,7 @@ def test_a_query_whose_combining_has_failed(
         raise AssertionError("has not failed")
 
     monkeypatch.setattr(CombineStage, "run", failing)
-    monkeypatch.setattr(exchange, "choose", partial(_chosen, Way(1, 1)))
+    monkeypatch.setattr(run, "choose", partial(_chosen, Way(1, 1)))
     hg.release(hg.repartition(df, SUBPARTITIONS, "k"))
     context._jsc.sc().listenerBus().waitUntilEmpty()
     shown = df.sparkSession._jsparkSession.sharedState().statusStore().executionsList().last()

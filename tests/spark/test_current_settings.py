@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headgate import Headgate, Invalid, attach, current
-from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges import run
 from headgate.connectors.spark.report import ResultReport
 from headgate.connectors.spark.settings import FOR_THE_NEXT_ACTION, PREFIX
 from headgate.control.events.types import BY_DRIVER, Consumed
@@ -121,9 +121,9 @@ def test_what_an_exchange_uses_is_looked_up(
         ways.append("direct")
         return predict(*given)
 
-    monkeypatch.setattr(exchange, "choose", choosing)
-    monkeypatch.setattr(exchange, "predict", predicting)
-    context = hg._exchanger.job_context
+    monkeypatch.setattr(run, "choose", choosing)
+    monkeypatch.setattr(run, "predict", predicting)
+    current = hg._exchanger.current
     seen = set()
 
     def changed(key: str, text: str) -> ResultReport:
@@ -131,7 +131,7 @@ def test_what_an_exchange_uses_is_looked_up(
         with setting(spark, {PREFIX + key: text}):
             return exchanged(spark, hg)
 
-    by_driver, costs = exchanged(spark, hg), context.budget.costs
+    by_driver, costs = exchanged(spark, hg), current.budget.costs
     assert ["any"] == ways
     small, large = by_driver.result, changed("driver.read.bytes", "0").result
     bodies = [record.event.body for record in recorded(hg)]
@@ -141,7 +141,7 @@ def test_what_an_exchange_uses_is_looked_up(
     changed("combine", "false")
     assert "direct" == ways[-1]
     assert changed("prices", "s3-express").rows == ROWS
-    assert costs != context.budget.costs == COSTS["s3-express"]
+    assert costs != current.budget.costs == COSTS["s3-express"]
     for key in ("budget", "budget.job"):
         with pytest.raises(Invalid, match=rf"over spark\.headgate\.{key} = 9 bytes"):
             changed(key, "9 bytes")

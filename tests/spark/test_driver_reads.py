@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
-from headgate.connectors.spark.exchanges import exchange, transport
-from headgate.connectors.spark.exchanges.exchange import check_rows
+from headgate.connectors.spark.exchanges import run
+from headgate.connectors.spark.exchanges.run import check_rows
 from headgate.control.events.types import BY_DRIVER, Consumed
 
 from .cluster import audited, recorded, segments
@@ -93,7 +93,7 @@ def test_what_is_lost_is_made_again(
         hg._services.store.delete(segments(hg)[:1])
         check_rows(*given)
 
-    monkeypatch.setattr(exchange, "check_rows", losing)
+    monkeypatch.setattr(run, "check_rows", losing)
     df = spark.range(0, 300, 1, 3).selectExpr("id % 20 k", "id v")
     out, name = hg.repartition(df, 2, "k"), newest(hg)
     assert [] == readers(hg, name)
@@ -110,7 +110,7 @@ def test_a_map_stage_of_these_rows_runs_again(
     df = spark.range(0, 300, 1, 3).selectExpr("id % 20 k", "id v")
     first = hg.repartition(df, 3, "k")
     assert [BY_DRIVER] == readers(hg, newest(hg))
-    monkeypatch.setattr(transport, "read_by_driver", lambda *task: None)
+    monkeypatch.setattr(run, "read_by_driver", lambda *task: None)
     again, name = hg.repartition(first.selectExpr("v as k", "k as v"), 2, "k"), newest(hg)
     hg._services.store.delete(segments(hg)[:1])
     expected = df.selectExpr("v as k", "k as v").repartition(2, "k")

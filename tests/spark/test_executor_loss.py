@@ -20,10 +20,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Corrupt, Headgate, attach
-from headgate.connectors.spark.exchanges import transport
-from headgate.connectors.spark.exchanges.exchange import Exchanger
-from headgate.connectors.spark.exchanges.job_context import StoredExchange
+from headgate.connectors.spark.exchanges import rows as rows_module
+from headgate.connectors.spark.exchanges import run as run_module
 from headgate.connectors.spark.exchanges.rerun import Writing
+from headgate.connectors.spark.exchanges.run import ExchangeRun
+from headgate.connectors.spark.exchanges.stored import StoredResult
 from headgate.connectors.spark.jvm.scheduler import running_tasks
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.tasks import shipping
@@ -43,6 +44,7 @@ from .cluster import (
     segments,
 )
 from .conftest import Place, build_session, setting
+from .entered import finished
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -62,6 +64,12 @@ def spark(place: Place) -> Iterator[SparkSession]:
 def hg(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Headgate]:
     with own_job(spark, request.node.name) as attached:
         yield attached
+
+
+def ship_by(patched: pytest.MonkeyPatch, ship: Callable[[Any], Any]) -> None:
+    """Ship all tasks in another way, those that write and those that read."""
+    for module in (rows_module, run_module):
+        patched.setattr(module, "ship", ship)
 
 
 def orders(spark: SparkSession) -> DataFrame:
@@ -107,16 +115,16 @@ def test_all_executors_killed_after_each_stage(
     df = orders(spark)
     query = df.join(df.groupBy("k").count(), "k").groupBy("count").agg(F.sum("v")).orderBy("count")
     expected = query.collect()
-    write, killed = Exchanger.write, []
+    write, killed = ExchangeRun.run, []
 
-    def write_and_kill(*given: Any) -> StoredExchange:
+    def write_and_kill(*given: Any) -> StoredResult:
         written = write(*given)
         killed.append(kill_executors(spark))
         return written
 
     with monkeypatch.context() as patched:
         patched.setattr(runner, "_AT_ONCE", 1)
-        patched.setattr(Exchanger, "write", write_and_kill)
+        patched.setattr(ExchangeRun, "run", write_and_kill)
         with setting(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
             out = hg.offload(query)
     assert expected == out.collect()
@@ -156,7 +164,7 @@ def test_killed_while_functions_run(spark: SparkSession, hg: Headgate, tmp_path:
         slow.unlink()
         assert expected == sorted(reading.result())
     assert hg._exchanger.door is not None
-    calls_in_spark = "FlatMap" in hg._queries.finished[out].plan
+    calls_in_spark = "FlatMap" in finished(hg, out).plan
     assert calls_in_spark is not hg._exchanger.door.version.grouped
 
 
@@ -231,7 +239,7 @@ def test_exactly_once(
     df = orders(spark)
     assert len(executors(spark)) == 2
     with monkeypatch.context() as patched:
-        patched.setattr(transport, "ship", lambda task: fault(shipping.ship(task)))
+        ship_by(patched, lambda task: fault(shipping.ship(task)))
         out = hg.repartition(df, 8, "k")
     assert rows(df.repartition(8, "k")) == rows(out)
     events = recorded(hg)
@@ -300,7 +308,7 @@ def test_announced_without_all_rows(
         "spark.headgate.job.id": f"{spark.sparkContext.applicationId}-{catalyst}",
     }
     with setting(spark, conf), attach(spark) as hg, monkeypatch.context() as patched:
-        patched.setattr(transport, "ship", lambda task: cut_off(shipping.ship(task)))
+        ship_by(patched, lambda task: cut_off(shipping.ship(task)))
         with pytest.raises(Corrupt, match=r"0 rows, but .* wrote 5000: run the exchange again"):
             hg.repartition(orders(spark), 8, "k")
         (result,) = hg.results()
@@ -342,7 +350,7 @@ def test_retried_reader(spark: SparkSession, hg: Headgate, monkeypatch: pytest.M
         return shipped if len(calls) == 1 else after_the_event(shipped)
 
     with monkeypatch.context() as patched:
-        patched.setattr(transport, "ship", choose)
+        ship_by(patched, choose)
         out = hg.repartition(df, 8, "k")
     assert rows(df.repartition(8, "k")) == rows(out)
     assert kinds(recorded(hg))["Consumed"] == 16

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid
 from headgate.connectors.spark.attach import attach_session
-from headgate.connectors.spark.exchanges import exchange
-from headgate.connectors.spark.exchanges.exchange import check_rows
+from headgate.connectors.spark.exchanges import run
+from headgate.connectors.spark.exchanges.run import check_rows
 from headgate.connectors.spark.jvm.scheduler import StoppedStages
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.events.types import ResultRegistered
@@ -167,8 +167,8 @@ def test_a_lost_index_is_made_again(
         store.delete(segments(hg)[:1])
         check_rows(*given)
 
-    monkeypatch.setattr(exchange, "check_rows", losing)
-    monkeypatch.setattr(exchange, "choose", lambda size, *more: predict(size, DIRECT, *more))
+    monkeypatch.setattr(run, "check_rows", losing)
+    monkeypatch.setattr(run, "choose", lambda size, *more: predict(size, DIRECT, *more))
     df = spark.range(0, 2 * wide, 1, 2)
     out = hg.repartition(df, wide, "id")
     result = hg.results()[-1].result

@@ -10,7 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate import Headgate
-from headgate.connectors.spark.exchanges import driver_reads, transport
+from headgate.connectors.spark.exchanges import run
+from headgate.connectors.spark.exchanges.rows import read_by_driver
 from headgate.connectors.spark.patches import actions
 from headgate.connectors.spark.patches.writers import SAVES
 
@@ -41,9 +42,9 @@ def test_generated_queries(
     watched = Watched(monkeypatch)
     wrong: dict[int, str] = {}
     exchanges, unanswered = 0, []
-    driver = [lambda *task: None, driver_reads.read_by_driver]
+    driver = [lambda *task: None, read_by_driver]
     for seed in SEEDS:
-        monkeypatch.setattr(transport, "read_by_driver", driver[seed % 2])
+        monkeypatch.setattr(run, "read_by_driver", driver[seed % 2])
         tree = query(seed)
         outcome = ask(spark, hg, tree)
         watched.end()

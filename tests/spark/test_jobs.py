@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate, attach
-from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges import run
 from headgate.connectors.spark.jvm.catalyst import open_door
 from headgate.connectors.spark.jvm.scheduler import await_listeners
 from headgate.storage.reading.ways import Way, predict
@@ -132,7 +132,7 @@ def test_all_jobs_carry_what_the_user_has_set(
         hg._warm_up._thread.join()
         act(spark, hg, folder)
         lose_and_read(hg, spark.table("big"))
-        monkeypatch.setattr(exchange, "choose", lambda size, *more: predict(size, Way(1, 2), *more))
+        monkeypatch.setattr(run, "choose", lambda size, *more: predict(size, Way(1, 2), *more))
         lose_and_read(hg, spark.table("big"))
     started = jobs(spark, folder)[before:]
     lacking = {f"{job.get('callSite.short')}: {lacks(job)}" for job in started if lacks(job)}

@@ -63,7 +63,7 @@ def test_an_exchange_has_one_name(spark: SparkSession, hg: Headgate, offloads: b
     name = f"{report.result} {report.label}"
 
     events = recorded(hg)
-    state = hg._exchanger.job_context.master.state(hg.job)
+    state = hg._results.state
     assert name in printed(*[views.event_row(each, None) for each in events])
     assert progress(state.results[report.result], 1.0).startswith(name[:45])  # of a terminal's line
     assert f"headgate: write {name}" in descriptions(spark)

@@ -16,7 +16,7 @@ from pyspark.ml.feature import StringIndexer
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate, Unavailable
-from headgate.connectors.spark.exchanges.exchange import Exchanger
+from headgate.connectors.spark.exchanges.run import ExchangeRun
 
 from .conftest import build_session, real_place
 from .entered import counted, left, stored
@@ -125,6 +125,6 @@ def test_counted_once(
     def away(*_: object) -> None:
         raise Unavailable("the broker is away")
 
-    monkeypatch.setattr(Exchanger, "write", away)
+    monkeypatch.setattr(ExchangeRun, "run", away)
     assert {"Unavailable: the broker is away": 1} == left(hg, df.toPandas)
     assert {"Unavailable: the broker is away": 1} == left(hg, lambda: df.write.save(**NOOP))

@@ -25,13 +25,14 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.window import Window
 
 from headgate import Headgate, Invalid
-from headgate.connectors.spark.exchanges import transport
+from headgate.connectors.spark.exchanges import run
 from headgate.connectors.spark.jvm import task_rdds
 from headgate.connectors.spark.jvm.scheduler import ended_jobs
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import findings, recorded
 from .conftest import setting
+from .entered import finished
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -96,7 +97,7 @@ def runs(context: SparkContext, group: str) -> bool:
 def exchanges(hg: Headgate, df: DataFrame) -> int:
     """Return the number of a query's exchanges; assert that none is left to Spark or added by
     Spark."""
-    done = hg._queries.finished[df]
+    done = finished(hg, df)
     assert (done.refused, " Exchange " in done.plan) == ((), False)
     return len(done.results) + done.reused
 
@@ -180,7 +181,7 @@ def test_equal_exchanges_over_equal_exchanges_run_once(
     df = spark.sql(f"select 1 x, * from ({most}) union all select 2, * from ({most})")
     out = hg.offload(df)
     assert sorted(told(df)) == sorted(told(out))
-    done = hg._queries.finished[out]
+    done = finished(hg, out)
     assert (len(done.results), done.reused) == (2, 2)
     hg.release(out)
 
@@ -241,7 +242,7 @@ def test_rows_that_nobody_asks_for_are_not_read(
 ) -> None:
     """No task reads a side of a join where the other side has no rows. A reader that had begun
     would be cut off, and its Python worker with it."""
-    monkeypatch.setattr(transport, "read_by_driver", lambda *task: None)
+    monkeypatch.setattr(run, "read_by_driver", lambda *task: None)
     df = spark.sql(
         "select /*+ merge(b) */ a.k, b.v from (select * from orders where v = 7) a "
         "join orders b on a.v = b.v"
@@ -284,7 +285,7 @@ def test_what_cannot_be_carried_stays(spark: SparkSession, hg: Headgate, views: 
     df = spark.sql(f"select k, count(*) from (select distinct k, i from ({spans})) group by k")
     out = hg.offload(df)
     assert sorted(told(df)) == sorted(told(out))
-    done = hg._queries.finished[out]
+    done = finished(hg, out)
     assert (len(done.results), len(done.refused)) == (1, 1)
     assert "calendar interval" in hg.explain(out)
     hg.release(out)
@@ -448,7 +449,7 @@ def test_each_map_stage_is_described_by_its_result(
     )
     jobs = [job for job in ended_jobs(spark) if job.jobId() not in before]
     named = [" ".join(str(job.description().get()).split()[:3]) for job in jobs]
-    results = [each.result for each in hg._queries.finished[out].results]
+    results = [each.result for each in finished(hg, out).results]
     assert sorted(named) == sorted(f"headgate: write {result}" for result in results)
 
 

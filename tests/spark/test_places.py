@@ -46,7 +46,7 @@ def each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
 def each_side_by_itself(patch: pytest.MonkeyPatch) -> None:
     def cut(self: QueryRunner, group: Group) -> None:
         for shuffle in group.shuffles:
-            sizes = [self._done(shuffle).written.sizes]
+            sizes = [self._done(shuffle).stored.sizes]
             (parts,) = parts_of(sizes, self._plans.adapting, [{}])
             shuffle.reading = replace(shuffle.reading, parts=parts)
 

@@ -20,7 +20,7 @@ from headgate.connectors.spark.queries.runner import FinishedQuery
 from headgate.control.clock import SYSTEM_CLOCK
 
 from .conftest import setting
-from .entered import broadcasts, detached, entered, left, wait_until
+from .entered import broadcasts, detached, entered, finished, left, wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -51,9 +51,9 @@ def done(hg: Headgate, df: DataFrame) -> FinishedQuery:
     """Run a query here, compare its rows with Spark's, and return what is known of it."""
     out = hg.offload(df)
     assert sorted(map(str, df.collect())) == sorted(map(str, out.collect()))
-    finished = hg._queries.finished[out]
+    done = finished(hg, out)
     hg.release(out)
-    return finished
+    return done
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_stage_that_nobody_needs_is_ended(
         out = hg.offload(none.join(sides, "id"))
         assert [] == out.collect()
     assert SYSTEM_CLOCK.monotonic_s() - began_s < 25
-    assert 1 == len(hg._queries.finished[out].exchanges)
+    assert 1 == len(finished(hg, out).exchanges)
     hg.release(out)
     wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
     wait_until(lambda: all(result.released for result in hg.results()[before:]))
@@ -318,8 +318,8 @@ def test_a_broadcast_below_an_exchange_of_sparks_is_made_once(
     before = broadcasts(spark)
     out = hg.offload(spark.sql(f"select /*+ broadcast(o) */ b.k from b join {few} o on b.k < c"))
     assert 700 == out.count()
-    finished = hg._queries.finished[out]
-    assert (1, 1) == (len(finished.exchanges), len(finished.refused))
+    done = finished(hg, out)
+    assert (1, 1) == (len(done.exchanges), len(done.refused))
     assert 2 == broadcasts(spark) - before
     hg.release(out)
 
@@ -346,7 +346,7 @@ def test_a_side_is_broadcast_by_its_bytes_in_memory(spark: SparkSession, hg: Hea
     )
     with setting(spark, {"spark.sql.autoBroadcastJoinThreshold": "200k"}):
         out = hg.offload(df)
-    plan = hg._queries.finished[out].plan
+    plan = finished(hg, out).plan
     assert "Broadcast" not in plan
     assert df.count() == out.count()
     hg.release(out)

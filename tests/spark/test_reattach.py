@@ -109,7 +109,7 @@ def test_the_next_driver_reads_what_a_killed_one_wrote(
     spark = build_session(place, "local[2]")
     try:
         hg = attach(spark)
-        assert 2 == hg._exchanger.job_context.epoch
+        assert 2 == hg._results.epoch
         assert ["1-0001"] == [
             r.result for r in hg.results() if r.consumable == r.partitions and r.released is None
         ]

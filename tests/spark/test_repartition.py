@@ -262,7 +262,10 @@ def test_empty_and_duplicate_names(spark: SparkSession, hg: Headgate) -> None:
             "column 'd' holds",
         ),
         (lambda hg, df: hg.read("9-9999"), "has no result '9-9999'; its complete results are: "),
-        (lambda hg, df: hg.release(df), "takes a DataFrame that repartition or read returned"),
+        (
+            lambda hg, df: hg.release(df),
+            "this takes a DataFrame that repartition, read or offload",
+        ),
     ],
 )
 def test_refused_before_a_task_runs(

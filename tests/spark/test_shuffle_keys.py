@@ -17,7 +17,7 @@ from headgate import Headgate
 from headgate.connectors.spark.versions import NEWEST
 
 from .conftest import READ_BY_TASKS, Place, setting
-from .entered import by_spark_alone
+from .entered import by_spark_alone, finished
 from .pairs import known_keys
 
 pytestmark = pytest.mark.timeout(300)
@@ -147,9 +147,9 @@ def base(spark: SparkSession) -> Iterator[None]:
 def shape(hg: Headgate, df: DataFrame) -> tuple[Shape, list[Any]]:
     """Return the shape of an offloaded query, and its rows."""
     out = hg.offload(df)
-    done, rows = hg._queries.finished[out], sorted(map(str, out.collect()))
+    done, rows = finished(hg, out), sorted(map(str, out.collect()))
     exchanges = tuple(
-        (each.written.descriptor.subpartitions, re.sub(r"#\d+L?", "", each.label))
+        (each.stored.descriptor.subpartitions, re.sub(r"#\d+L?", "", each.label))
         for each in done.exchanges
     )
     joins = tuple(re.findall(r"\w+Join\b", done.plan))

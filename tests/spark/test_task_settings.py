@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate, attach
+from headgate.control.ids import ResultId
 
 from .conftest import setting
 
@@ -52,8 +53,9 @@ def test_below_a_repartition(
     with setting(spark, conf):
         df = spark.range(40).selectExpr(f"{expression} x", "id")
         assert told(df) == told(by_road.repartition(df, 3, "x"))
-    stages = by_road._exchanger.job_context.reruns._stages
-    stages[by_road.results()[-1].result].again([0])
+    writing = by_road._results.reruns.writing_of(ResultId(by_road.results()[-1].result))
+    assert writing is not None
+    writing.again([0])
 
 
 @pytest.mark.parametrize(("expression", "conf"), ANSWERED)

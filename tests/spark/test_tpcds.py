@@ -13,7 +13,7 @@ from ..bench.answers import differs_in_order, near
 from ..bench.measured import left
 from ..bench.tpcds_data import Answer, answers, generate, in_spark, queries, views
 from ..doubles.tpcds import QUERIES
-from .entered import entered
+from .entered import entered, finished
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -64,7 +64,7 @@ def test_offloaded(
 ) -> None:
     """An offloaded query gives Spark's answer, and every exchange runs in Headgate."""
     out = hg.offload(spark.sql(cases[number].text))
-    done = hg._queries.finished[out]
+    done = finished(hg, out)
     assert "" == differs_in_order(spark_answers[number], out.collect())
     assert () == done.refused
     assert () != done.results

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid, attach
-from headgate.connectors.spark.exchanges.transport import JvmTransport
+from headgate.connectors.spark.exchanges.rows import JvmRows
 from headgate.connectors.spark.jvm.task_settings import TaskSettings
 from headgate.connectors.spark.tasks.frames import Frames
 from headgate.connectors.spark.types import carried_schema, stored_schema
@@ -128,12 +128,12 @@ def test_any_rows(
     same(df.repartition(n, *by), hg.repartition(df, n, *by))
 
 
-def transport_of(hg: Headgate, df: DataFrame, key: str) -> JvmTransport:
+def transport_of(hg: Headgate, df: DataFrame, key: str) -> JvmRows:
     """Return the transport of a repartition into one partition."""
     exchanger = hg._exchanger
     assert exchanger.door is not None
     plan = exchanger.door.exchange_plan(df, 1, [key])
-    return JvmTransport(exchanger.spark, exchanger.door, plan)
+    return JvmRows(exchanger.door, plan)
 
 
 def test_private_road(spark: SparkSession, hg: Headgate) -> None:
@@ -166,7 +166,7 @@ def test_each_road_reads_what_the_other_wrote(
     for writer, reader in ((hg, public), (public, hg)):
         writer.repartition(df, 4, "k")
         other = replace(writer._exchanger, door=reader._exchanger.door)
-        read, _ = other.read(writer.results()[-1].result)
+        read = other.read(writer.results()[-1].result)
         same(df.repartition(4, "k"), read)
 
 

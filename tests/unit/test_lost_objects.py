@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
-from headgate.connectors.spark.exchanges.job_context import StoredExchange
-from headgate.connectors.spark.exchanges.placing import placed_now, stored_now
+from headgate.connectors.spark.exchanges.placing import placed_now
+from headgate.connectors.spark.exchanges.stored import StoredResult, StoredResults
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Invalid, Lost
@@ -100,19 +100,14 @@ class Written:
             return StoredManifest(stored, SUBPARTITIONS, ("gone",), (0,))
         return stored
 
-    def context(self) -> Any:
-        """Return what the exchanges of a driver share."""
-        return SimpleNamespace(
-            master=self.master,
-            store=self.stack.store,
-            worker=SimpleNamespace(root=LAYOUT.root),
-            reruns=SimpleNamespace(goes_on=self.goes_on),
-            wide={},
-        )
+    @property
+    def reruns(self) -> Any:
+        return SimpleNamespace(goes_on=self.goes_on)
 
     def by_driver(self) -> Manifest:
         """Place the result as the driver does."""
-        placed, completions = placed_now(self.context(), self.descriptor)
+        store = self.stack.store
+        placed, completions = placed_now(self.master, store, LAYOUT, self.reruns, self.descriptor)
         assert completions == self.master.state(JOB).results[RESULT].totals.completions
         return placed.part(0, SUBPARTITIONS)
 
@@ -250,15 +245,17 @@ def test_a_wide_result_is_placed_once(written: Written, monkeypatch: pytest.Monk
     """Who reads a result again sends no request for its manifest, until a partition of the result
     is made again."""
     monkeypatch.setattr(manifest_shards, "_INLINE_BYTES_MAX", 0)
-    context, kind, asked = written.context(), type(written.stack.store), list[str]()
+    kind, asked = type(written.stack.store), list[str]()
+    worker: Any = SimpleNamespace(root=LAYOUT.root, job=JOB)
+    results = StoredResults(written.master, written.stack.store, worker, 1, written.reruns)
     get, put = kind.get, kind.put
 
     def noting(store: Any, name: str, *given: Any) -> Any:
         asked.append(name)
         return (put if len(given) == 2 else get)(store, name, *given)
 
-    def stored() -> StoredExchange:
-        return stored_now(context, written.descriptor, SCHEMA, False, 1)
+    def stored() -> StoredResult:
+        return results.place(written.descriptor, SCHEMA, False, 1)
 
     monkeypatch.setattr(kind, "get", noting)
     monkeypatch.setattr(kind, "put", noting)

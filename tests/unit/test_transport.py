@@ -17,7 +17,7 @@ import pytest
 from pyspark.serializers import SpecialLengths
 
 from headgate import Corrupt
-from headgate.connectors.spark.exchanges.exchange import check_rows
+from headgate.connectors.spark.exchanges.run import check_rows
 from headgate.connectors.spark.jvm.task_settings import hiding
 from headgate.connectors.spark.tasks import worker
 from headgate.connectors.spark.tasks.exchange_tasks import ReaderTask

@@ -7,12 +7,17 @@ the combined one may be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyspark import SparkContext
 
+from ....control.contract import ShuffleDescriptor
 from ....control.errors import Corrupt
 from ....control.events.types import SegmentSummary
 from ....control.model.state import ResultState
@@ -21,8 +26,13 @@ from ....storage.format.segment import Longs, SegmentIndex
 from ....storage.limits import Limits
 from ....storage.reading.slices import Slices
 from ....storage.reading.ways import ExchangeSize, Readers, Way, shares_of
-from ..tasks.exchange_tasks import Part
+from ..jvm.catalyst import CatalystDoor, Lineage
+from ..tasks.combine_task import CombineTask, share
+from ..tasks.exchange_tasks import MapTask, Part
+from ..tasks.shipping import ship
 from .rerun import MapStage
+from .rows import PublicMapStage
+from .spec import Rows
 
 
 def exchange_size(state: ResultState, readers_of: Callable[[Longs], Readers]) -> ExchangeSize:
@@ -112,12 +122,50 @@ def _cut_by_bytes(sizes: Longs, pieces: int) -> Iterator[range]:
 
 
 @dataclass(frozen=True, slots=True)
+class CombinedRows:
+    """The rows of a complete result, which tasks copy into few objects."""
+
+    context: SparkContext
+    door: CatalystDoor | None
+    rows: Rows
+    """The rows from which the result was made."""
+    source: tuple[ShuffleDescriptor, ResultState]
+    parts: Sequence[Part]
+    again: Callable[[], AbstractContextManager[tuple[ShuffleDescriptor, ResultState]]]
+    """Makes the result again, and drops it at the end."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.rows.schema
+
+    def lineage(self) -> Lineage:
+        return replace(self.rows.lineage(), ordered=False)
+
+    def writes(self, task: MapTask) -> MapStage:
+        return CombineStage(self._copies(task, *self.source), partial(self._copies_again, task))
+
+    @contextmanager
+    def _copies_again(self, task: MapTask) -> Iterator[MapStage]:
+        with self.again() as source:
+            yield self._copies(task, *source)
+
+    def _copies(self, task: MapTask, descriptor: ShuffleDescriptor, state: ResultState) -> MapStage:
+        copy = ship(CombineTask(descriptor, task).write)
+        shares: Any = self.context.parallelize(
+            [share(part, state) for part in self.parts], len(self.parts)
+        )
+        if self.door is None:
+            return PublicMapStage(shares.mapPartitionsWithIndex(copy))
+        return self.door.tasks.over(shares._jrdd.rdd(), copy, shares._jrdd_deserializer)
+
+
+@dataclass(frozen=True, slots=True)
 class CombineStage:
     """A map stage that combines the rows of a result."""
 
     stage: MapStage
     again: Callable[[], AbstractContextManager[MapStage]]
-    """Makes the result again that is combined, and drops it at the end."""
+    """Makes the stage for the same result, written again, which is dropped at the end."""
 
     @property
     def count(self) -> int:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
-
-import pyarrow as pa
 
 from ....control.contract import ShuffleDescriptor, ShuffleMaster
 from ....control.errors import Corrupt, Lost, Unavailable
@@ -16,10 +14,8 @@ from ....control.ids import ResultId
 from ....control.model.state import JobState
 from ....storage.format.layout import Layout
 from ....storage.format.manifest import PlacedResult, announced_segments, place
-from ....storage.format.manifest_shards import StoredManifest, store_manifest
 from ....storage.reading.lost_objects import LostObjects, sound_segments
-from ..tasks.exchange_tasks import ReadTask
-from .job_context import JobContext, StoredExchange
+from ....storage.stores.port import BlobStore
 from .rerun import Reruns
 
 T = TypeVar("T")
@@ -51,50 +47,27 @@ class MasterNews:
                 return answer
 
 
-def placed_now(context: JobContext, descriptor: ShuffleDescriptor) -> tuple[PlacedResult, int]:
+def placed_now(
+    master: ShuffleMaster,
+    store: BlobStore,
+    layout: Layout,
+    reruns: Reruns,
+    descriptor: ShuffleDescriptor,
+) -> tuple[PlacedResult, int]:
     """Return the places of a complete result, and how often it became complete. If an index is lost
     that no event has, wait until its partition is made again.
 
     Raises:
         Lost, Corrupt: it was not made again, or the result is released.
     """
-    master, store = context.master, context.store
-    layout, everything = Layout(context.worker.root, descriptor.job), range(descriptor.partitions)
+    everything = range(descriptor.partitions)
     state = master.await_complete(descriptor)
     segments = announced_segments(state, everything)
     try:
         placed = place(descriptor, segments, layout, store)
     except (Lost, Corrupt):
-        lost = LostObjects(descriptor.result, MasterNews(master, descriptor, context.reruns))
+        lost = LostObjects(descriptor.result, MasterNews(master, descriptor, reruns))
         sound_segments(descriptor, segments, layout, store, lost)
         state = master.await_complete(descriptor)
         placed = place(descriptor, announced_segments(state, everything), layout, store)
     return placed, state.totals.completions
-
-
-def stored_now(
-    context: JobContext,
-    descriptor: ShuffleDescriptor,
-    schema: pa.Schema,
-    ordered: bool,
-    readers: int,
-) -> StoredExchange:
-    """Return a complete result with the task that reads it in so many executors. A wide result that
-    this driver has placed before is not placed again, unless it became complete again since.
-
-    Raises:
-        Lost, Corrupt: as for `placed_now`.
-    """
-    state = context.master.await_complete(descriptor)
-    completions, known = context.wide.get(descriptor.result, (0, None))
-    if known is not None and completions == state.totals.completions:
-        read = replace(known.read, schema=schema, executors=readers)
-        return replace(known, descriptor=descriptor, read=read, ordered=ordered)
-    placed, completions = placed_now(context, descriptor)
-    layout = Layout(context.worker.root, descriptor.job)
-    shipped = store_manifest(context.store, layout, placed, completions)
-    read = ReadTask(context.worker, shipped, schema, executors=readers)
-    stored = StoredExchange(descriptor, read, ordered, *placed.totals(), {})
-    if isinstance(shipped, StoredManifest):
-        context.wide[descriptor.result] = completions, stored
-    return replace(stored, largest=placed.largest(descriptor.partitions))

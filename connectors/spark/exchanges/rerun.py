@@ -98,8 +98,10 @@ class Reruns:
     application: str
     state_of: StateOf
     pace: Pace = PACE
-    _stages: dict[ResultId, Writing] = field(default_factory=dict)
+    writing_of: Callable[[ResultId], Writing | None] = lambda _: None
+    """Returns the map stage that makes a result again, None if there is none."""
     _running: dict[ResultId, threading.Thread] = field(default_factory=dict)
+    _given_up: set[ResultId] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
     _stopped: StoppedStages = field(init=False)
@@ -107,25 +109,18 @@ class Reruns:
     def __post_init__(self) -> None:
         self._stopped = StoppedStages(self.context)
 
-    def keep(self, result: ResultId, stage: Writing) -> None:
-        with self._lock:
-            self._stages[result] = stage
-
-    def forget(self, result: ResultId) -> None:
-        with self._lock:
-            self._stages.pop(result, None)
-
     def on_fatal_error(self, error: BaseException) -> None:
         _LOG.error("the shuffle master of job %s cannot go on: %s", self.job_id, error)
 
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
         """Start a rerun of each result with missing partitions, unless one goes on; do not wait."""
         with self._lock:
-            for result in missing.keys() & self._stages.keys() - self._running.keys():
-                if not self._closed.is_set():
+            for result in missing.keys() - self._running.keys() - self._given_up:
+                writing = None if self._closed.is_set() else self.writing_of(result)
+                if writing is not None:
                     thread = threading.Thread(
                         target=self._repair,
-                        args=(result, self._stages[result]),
+                        args=(result, writing),
                         name=f"headgate-rerun-{result}",
                         daemon=True,
                     )
@@ -139,8 +134,6 @@ class Reruns:
 
     def close(self) -> None:
         self._closed.set()
-        with self._lock:
-            self._stages.clear()
 
     def _repair(self, result: ResultId, stage: Writing) -> None:
         try:
@@ -161,7 +154,8 @@ class Reruns:
     def _give_up(self, result: ResultId, how: str, exc_info: bool = False) -> None:
         """Try no further rerun of a result. The wait of its readers then times out, and their error
         names the loss."""
-        self.forget(result)
+        with self._lock:
+            self._given_up.add(result)
         _LOG.error(
             "the lost partitions of result %s were not made again: %s",
             result,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame
 from ....control.clock import SYSTEM_CLOCK
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Invalid
-from ....control.ids import ResultId, exchange_name
-from ..exchanges.exchange import Exchanger, label_of
-from ..exchanges.job_context import StoredExchange
-from ..exchanges.transport import JvmTransport, read_frames
+from ....control.ids import exchange_name
+from ..exchanges.rows import JvmRows
+from ..exchanges.run import Exchanger, ExchangeRun
+from ..exchanges.spec import ExchangeSpec, label_of, schema_text
+from ..exchanges.stored import StoredResult
 from ..jvm.caches import Cache
 from ..jvm.commands import OptimizedQuery
 from ..jvm.pages.query_page import QueryPage
@@ -54,8 +55,8 @@ _LOOK_S, _LOOK_S_MAX = 0.002, 0.05
 class FinishedExchange:
     """An exchange that has run."""
 
-    transport: JvmTransport
-    written: StoredExchange
+    rows: JvmRows
+    stored: StoredResult
     label: str
     """The label that the log has."""
     took_s: float
@@ -79,7 +80,7 @@ class FinishedQuery:
 
     @property
     def results(self) -> tuple[ShuffleDescriptor, ...]:
-        return tuple(done.written.descriptor for done in self.exchanges)
+        return tuple(done.stored.descriptor for done in self.exchanges)
 
 
 class QueryRunner:
@@ -89,13 +90,11 @@ class QueryRunner:
         self,
         exchanger: Exchanger,
         plans: Planner,
-        name: Callable[[], ResultId],
         page: QueryPage,
     ) -> None:
         self.page = page
         self._exchanger = exchanger
         self._plans = plans
-        self._name = name
         self._runs: dict[Mark, Future[FinishedExchange]] = {}
         self._left: list[tuple[str, str]] = []
         self._tag = f"headgate-{os.urandom(8).hex()}"
@@ -130,7 +129,7 @@ class QueryRunner:
         """Return the reason known so far why an exchange is left to Spark, empty when it is not."""
         if shuffle.refusal:
             return shuffle.refusal
-        least = self._exchanger.job_context.settings.sql_from_bytes
+        least = self._exchanger.current.exchanges.sql_from_bytes
         is_small = least < 0 or (least and self._plans.estimate_bytes(shuffle) < least)
         return f"{PREFIX}sql.from.bytes = {least}" if is_small else ""
 
@@ -287,9 +286,8 @@ class QueryRunner:
         error in a stage that the plan no longer reads counts for nobody."""
         ended = [mark for mark in plan.running if self._runs[mark].done()]
         for mark in ended:
-            written = self._runs[mark].result().written
-            plain_bytes, rows = self._exchanger.plain_bytes(written), int(written.rows.sum())
-            self._plans.begun.end(mark, rows, plain_bytes, written.sizes)
+            stored = self._runs[mark].result().stored
+            self._plans.begun.end(mark, int(stored.rows.sum()), stored.plain_bytes, stored.sizes)
         return ended, self._plans.stages.ended(plan.sending, self._plans.broadcast_s)
 
     def _changes(self, plan: Plan, marks: Sequence[Mark], sent: Iterable[BroadcastMark]) -> bool:
@@ -330,7 +328,7 @@ class QueryRunner:
         assert mark is not None
         if mark.is_needless:
             raise CancelledError
-        result = self._name()
+        result = self._exchanger.results.name()
         label = label_of(node.public_label, self._plans.settings, self.page)
         context, has_refused = self._exchanger.spark.sparkContext, any(refused(shuffle.inputs))
         with (
@@ -338,38 +336,38 @@ class QueryRunner:
             accounted(context) if has_refused else nullcontext(),
         ):
             scans = self._scans(shuffle.inputs)
-            transport = self._transport(shuffle, scans)
-            known = self._exchanger.job_context.known
-            if node.kind == ROUND_ROBIN and not known.inputs(transport.lineage())[1]:
-                transport = self._transport(shuffle, scans, in_order=True)
-            self.page.stage(result, label, transport.shown)
-            transport.begin()
+            rows = self._rows(shuffle, scans)
+            is_dealt = node.kind == ROUND_ROBIN
+            if is_dealt and not self._exchanger.results.inputs(rows.lineage())[1]:
+                rows = self._rows(shuffle, scans, in_order=True)
+            self.page.stage(result, label, rows.plan.shown)
+            rows.begin()
             if self._plans.adapting.plans_again:  # without, Spark waits for slots
-                transport.require_slots()
+                rows.require_slots()
             context.addJobTag(mark.tag)
             if mark.is_needless:
                 raise CancelledError
             alone = node.wanted or not self._plans.adapting.coalesce
-            written = self._exchanger.write(
-                transport,
-                node.rows,
-                node.count,
-                label,
+            firsts_of = None if alone else partial(task_firsts, self._plans.adapting)
+            spec = ExchangeSpec(
                 result,
+                label,
+                rows,
+                schema_text(node.rows, self._plans.settings),
+                node.count,
                 self._plans.settings,
-                None if alone else partial(task_firsts, self._plans.adapting),
+                partial(self._exchanger.readers, firsts_of=firsts_of),
                 partial(self._plans.likely_bytes, shuffle),
             )
+            stored = ExchangeRun(self._exchanger, spec).run()
         took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
-        return FinishedExchange(transport, written, label, took_s)
+        return FinishedExchange(rows, stored, label, took_s)
 
-    def _transport(
+    def _rows(
         self, shuffle: Shuffle, scans: dict[Shuffle, Scan], in_order: bool = False
-    ) -> JvmTransport:
-        exchanger = self._exchanger
-        assert exchanger.door is not None
-        plan = self._plans.rows(shuffle, scans, in_order)
-        return JvmTransport(exchanger.spark, exchanger.door, plan)
+    ) -> JvmRows:
+        assert self._exchanger.door is not None
+        return JvmRows(self._exchanger.door, self._plans.rows(shuffle, scans, in_order))
 
     def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Scan]:
         """Return the scans for the exchanges of a stage, all of which are done."""
@@ -398,14 +396,14 @@ class QueryRunner:
             return
         adapting, door = self._plans.adapting, self._exchanger.door
         assert door is not None
-        written = [self._done(member).written for member in group.shuffles]
+        stored = [self._done(member).stored for member in group.shuffles]
         cuts_of = even_cuts if group.shuffles[0].node.spreads_evenly else skew_cuts
         cuts = [
             cuts_of(exchange.largest, exchange.sizes, adapting) if is_cut else {}
-            for exchange, is_cut in zip(written, may_cut(door.jvm, group), strict=True)
+            for exchange, is_cut in zip(stored, may_cut(door.jvm, group), strict=True)
         ]
-        parts = parts_of([exchange.sizes for exchange in written], adapting, cuts)
-        partitions = [exchange.descriptor.partitions for exchange in written]
+        parts = parts_of([exchange.sizes for exchange in stored], adapting, cuts)
+        partitions = [exchange.descriptor.partitions for exchange in stored]
         check_parts(parts, group.shuffles[0].node.count, partitions)
         for shuffle, shuffle_parts in zip(group.shuffles, parts, strict=True):
             shuffle.reading = replace(shuffle.reading, parts=shuffle_parts)
@@ -418,28 +416,27 @@ class QueryRunner:
     ) -> Scan:
         """Return the scan of the exchange at these places, and of those that are read with it."""
         first = shuffles[0]
-        reads = [replace(done[each].written.read, parts=each.reading.parts) for each in shuffles]
-        task = self._task(places, reads, done[first].written)
-        assert self._exchanger.door is not None
-        batches = read_frames(self._exchanger.door, task, self._exchanger.job_context)
-        results = " ".join(done[each].written.descriptor.result for each in shuffles)
-        scan, rows = self._plans.scan(first, batches, done[first].transport.rows, results)
-        self._exchanger.job_context.known.add(rows, [done[shuffle].written for shuffle in shuffles])
+        reads = [replace(done[each].stored.read, parts=each.reading.parts) for each in shuffles]
+        task = self._task(places, reads, done[first].stored)
+        batches = self._exchanger.frames_of(task)
+        results = " ".join(done[each].stored.descriptor.result for each in shuffles)
+        scan, number = self._plans.scan(first, batches, done[first].rows.plan.rows, results)
+        self._exchanger.results.read_by(number, [done[shuffle].stored for shuffle in shuffles])
         return scan
 
     def _task(
-        self, places: Sequence[Shuffle], reads: Sequence[ReadTask], written: StoredExchange
+        self, places: Sequence[Shuffle], reads: Sequence[ReadTask], stored: StoredResult
     ) -> ReaderTask:
         if caller := places[0].reading.caller:
             return GroupTask(tuple(reads), caller.call)
-        read, rows = reads[0], int(written.rows.sum())
-        gains = may_gain(rows, read.count, written.descriptor.partitions)
+        read, rows = reads[0], int(stored.rows.sum())
+        gains = may_gain(rows, read.count, stored.descriptor.partitions)
         merging = self._plans.merging(places) if gains else None
         return MergeTask(read, merging) if merging else read
 
     def _release(self, run: Future[FinishedExchange]) -> None:
         if not run.cancelled() and run.exception() is None:
-            self._exchanger.drop(run.result().written.descriptor)
+            self._exchanger.results.drop(run.result().stored.results)
 
 
 def _cut_as_one(places: Iterable[Sequence[Shuffle]]) -> list[Group]:

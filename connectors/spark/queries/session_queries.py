@@ -1,8 +1,7 @@
-"""The queries of one session: which exchanges run in Headgate, and how long their rows stay stored.
+"""The queries of one session: which exchanges run in Headgate, and when their rows may be released.
 
-Guarantees that the stored rows of a query are released with its action, with the DataFrame that was
-asked for, or when nothing in Spark can read them any more; if a release fails, a later query
-repeats it, or the end of the job.
+The stored rows of a query are released with its action, with the DataFrame that was asked for, or
+when nothing in Spark can read them any more.
 """
 
 from __future__ import annotations
@@ -15,16 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ....control.contract import ShuffleDescriptor
-from ....control.errors import Closed, HeadgateError, Invalid
-from ....control.ids import ResultId
-from ..exchanges.answers import Answers
-from ..exchanges.exchange import Exchanger
-from ..exchanges.in_use import InUse
-from ..exchanges.lifetimes import Lifetimes, NoReader, Results
+from ....control.errors import Closed, Invalid
+from ..exchanges.run import Exchanger
 from ..jvm.bridge import is_sparks
 from ..jvm.caches import Cache, Reader
 from ..jvm.catalyst import CatalystDoor
@@ -47,22 +42,18 @@ class SessionQueries:
     def __init__(self, exchanger: Exchanger, require_whole_log: Callable[[], None]) -> None:
         self._exchanger = exchanger
         self._require_whole_log = require_whole_log
-        self.in_use = InUse(exchanger.job_context.epoch)
-        self.finished = weakref.WeakKeyDictionary[DataFrame, FinishedQuery]()
+        self._results = exchanger.results
         self.native: Counter[str] = Counter()
-        self.lifetimes = Lifetimes(self.release_all)
-        self._closed = threading.Event()
         self._filling = weakref.WeakValueDictionary[int, threading.Lock]()
         """A lock for each cache that is being filled."""
         self._beginning = threading.Lock()
         self._pauses: set[object] = set()
         self._unseen: SparkShuffleCounter | None = None
-        self._answers = Answers(self.forget)
         self._runs = self._ways()
 
     @property
     def closed(self) -> bool:
-        return self._closed.is_set()
+        return self._results.closed.is_set()
 
     def enter(self) -> None:
         """Look up at each of the session's actions whether it runs in Headgate, from now on.
@@ -93,11 +84,7 @@ class SessionQueries:
         )
 
     def _are_on(self) -> bool:
-        if (
-            self.closed
-            or self._pauses
-            or not self._exchanger.job_context.current.look_up().sql_enabled
-        ):
+        if self.closed or self._pauses or not self._exchanger.current.look_up().sql_enabled:
             return False
         self._door()
         with self._beginning:
@@ -131,10 +118,8 @@ class SessionQueries:
 
     def close(self) -> None:
         """Run no query any more, and release nothing: all of the job is about to be released."""
-        self._closed.set()
+        self._results.close()
         self.leave()
-        self._answers.close()
-        self.lifetimes.close()
 
     def left_to_spark(self) -> Counter[str]:
         """Return why shuffles ran in Spark, and how many for each reason."""
@@ -148,34 +133,18 @@ class SessionQueries:
 
     def offload(self, df: DataFrame) -> DataFrame:
         """Run the exchanges of a query now, and keep their rows until nothing can read them."""
-        with self.in_use.query(), self._exchanger.page() as page:
+        with self._results.query(), self._exchanger.page() as page:
             query = self.query(page)
             with query.active():
                 self.fill(query, df)
-                out = self.offload_by(query, df)
-            self.keep(out, self.finished[out].results)
+                out, done = self._run(query, df)
+            self._results.add(out, done)
+            self._keep(out, done)
         return out
-
-    def release(self, df: DataFrame) -> None:
-        """Release the stored rows of a finished query, and forget it."""
-        descriptors = self.finished[df].results
-        self.release_all(descriptors)
-        self.lifetimes.forget(descriptors)
-        self.finished.pop(df, None)
-
-    def release_all(self, descriptors: Iterable[ShuffleDescriptor]) -> None:
-        for descriptor in descriptors:
-            self._exchanger.job_context.master.release_partition_externally(descriptor)
-            self._exchanger.job_context.forget(descriptor.result)
 
     def require_open(self) -> None:
         if self.closed:
             raise Closed("this headgate is closed; attach the session again")
-
-    def offload_by(self, query: QueryRunner, df: DataFrame) -> DataFrame:
-        frame, done = self._run(query, df)
-        self.finished[frame] = done
-        return frame
 
     def _run(self, query: QueryRunner, asked: Query) -> tuple[DataFrame, FinishedQuery]:
         self._require_whole_log()
@@ -183,25 +152,15 @@ class SessionQueries:
         tally(self.native, (reason for _, reason in done.refused))
         return frame, done
 
-    def keep(self, frame: DataFrame, results: Results) -> None:
-        if results:
-            with self._or_dropped(results):
-                self.lifetimes.add(Reader(self._door(), frame), results)
-
-    @contextmanager
-    def _or_dropped(self, results: Results) -> Iterator[None]:
-        """Release these results if the block inside fails, because then nobody can read them."""
-        try:
-            yield
-        except BaseException:
-            for descriptor in results:
-                self._exchanger.drop(descriptor)
-            raise
+    def _keep(self, frame: DataFrame, done: FinishedQuery) -> None:
+        """Keep the rows of a query until nothing in Spark can read them any more."""
+        if done.results:
+            self._results.hold(done.results, lambda: Reader(self._door(), frame))
 
     def fill(self, query: QueryRunner, asked: Query) -> list[str]:
         """Run the exchanges of the caches that a query is the first to read, and return why some of
         them stay in Spark."""
-        self.lifetimes.sweep()
+        self._results.sweep()
         reasons: list[str] = []
         for filling, cache in self.fillings(query, asked):
             with self._filling_of(cache):
@@ -215,8 +174,7 @@ class SessionQueries:
                 frame, done = self._run(filling, cache)
                 reasons += [why for _, why in done.refused]
                 if done.results:
-                    with self._or_dropped(done.results):
-                        self.lifetimes.add(cache.fill(self._door(), frame), done.results)
+                    self._results.hold(done.results, partial(cache.fill, self._door(), frame))
         return reasons
 
     def _filling_of(self, cache: Cache) -> threading.Lock:
@@ -236,57 +194,42 @@ class SessionQueries:
     def _running(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
         """Run a new query that is asked for once. Its stored rows are released after the action, or
         with the job."""
-        with self._instead(df, collected, refusal, True) as out:
+        with self._instead(df, collected, refusal, True) as (out, done):
             try:
                 yield out
             finally:
-                self.forget(out)
+                if done is not None:
+                    self._results.end(done.results)
 
     @contextmanager
     def _asking(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
         """Run a DataFrame of the user's, unless an earlier action has run it. Its stored rows are
         released with the DataFrame, or with the job."""
-        answer = self._answers.get(df, collected)
-        done = None if answer is None else self.finished.get(answer)
-        read = [descriptor.result for descriptor in done.results] if done else []
-        with self.in_use.query(read):
-            if answer is not None and answer in self.finished and self._can_be_read(read):
+        with self._results.reading(df, collected) as answer:
+            if answer is not None:
                 with self._exchanger.page():
                     yield answer
                 return
-        with self._instead(df, collected, refusal) as out:
+        with self._instead(df, collected, refusal) as (out, done):
             try:
                 yield out
             except BaseException:
-                self.forget(out)
+                if done is not None:
+                    self._results.end(done.results)
                 raise
-            if (done := self.finished.get(out)) is not None:
-                self._answers.add(df, out, collected if done.is_limited else None)
-
-    def _can_be_read(self, results: Iterable[ResultId]) -> bool:
-        state = self._exchanger.job_context.master.state(self._exchanger.job_context.worker.job)
-        states = [state.results.get(result) for result in results]
-        return all(result is not None and result.fate.released is None for result in states)
-
-    def forget(self, out: DataFrame) -> None:
-        """Release the stored rows of a query that nobody can ask for again. If that fails, a later
-        query releases them."""
-        try:
-            if out in self.finished and not self.closed:
-                self.release(out)
-        except HeadgateError as exc:
-            _LOG.warning("results of a query stay stored until a later query: %s", exc)
-            self.lifetimes.add(NoReader(), self.finished[out].results)
+            if done is not None:
+                served = (collected,) if done.is_limited else (True, False)
+                self._results.keep_answer(df, served, out, done.results)
 
     @contextmanager
     def _keeping(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
         """Run a query whose stored rows stay until nothing in Spark can read them any more."""
-        with self._instead(df, collected, refusal, is_read=False) as out:
+        with self._instead(df, collected, refusal, is_read=False) as (out, done):
             try:
                 yield out
             finally:
-                if (done := self.finished.pop(out, None)) is not None:
-                    self.keep(out, done.results)
+                if done is not None:
+                    self._keep(out, done)
 
     @contextmanager
     def _instead(
@@ -296,20 +239,21 @@ class SessionQueries:
         refusal: str,
         is_new: bool = False,
         is_read: bool = True,
-    ) -> Iterator[DataFrame]:
-        """Yield the DataFrame to run for a query: the query itself where Spark has to run it. Take
-        `is_read` if its rows are read inside."""
-        with self.in_use.query(), self._exchanger.page(is_read) as page:
-            out, reasons = self._try_offload(df, page, collected, refusal, is_new)
+    ) -> Iterator[tuple[DataFrame, FinishedQuery | None]]:
+        """Yield the DataFrame to run for a query, and the query that is done for it: the user's own
+        and None where Spark has to run it. Take `is_read` if its rows are read inside."""
+        with self._results.query(), self._exchanger.page(is_read) as page:
+            out, done, reasons = self._try_offload(df, page, collected, refusal, is_new)
             with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
-                yield out
+                yield out, done
 
     def _try_offload(
         self, df: DataFrame, page: QueryPage, collected: bool, refusal: str, is_new: bool
-    ) -> tuple[DataFrame, list[str]]:
-        """Return the DataFrame to run for a query, and why Spark runs all or some of it."""
+    ) -> tuple[DataFrame, FinishedQuery | None, list[str]]:
+        """Return the DataFrame to run for a query, the query that is done for it, and why Spark
+        runs all or some of it."""
         if df.isStreaming:
-            return df, []
+            return df, None, []
         filled: list[str] = []
         try:
             query = self.query(page)
@@ -317,9 +261,9 @@ class SessionQueries:
                 filled = self.fill(query, df)
                 refusals = query.refusals(df, collected)
                 if not all(refusals) and not refusal:
-                    out = self.offload_by(query, df)
+                    out, done = self._run(query, df)
                     vars(out)["_session"] = df.sparkSession  # the user's, which lives as long
-                    return out, filled + [why for _, why in self.finished[out].refused]
+                    return out, done, filled + [why for _, why in done.refused]
                 reasons = refusals if all(refusals) else [refusal]
                 is_outlived = not is_new and query.reads_cache(df)
             if is_outlived:
@@ -331,13 +275,11 @@ class SessionQueries:
             trace = _LOG.isEnabledFor(logging.DEBUG)
             _LOG.warning("Spark runs a query without Headgate: %s", reasons[0], exc_info=trace)
         tally(self.native, reasons)
-        return df, filled + reasons
+        return df, None, filled + reasons
 
     def query(self, page: QueryPage | None = None) -> QueryRunner:
         planner = Planner(self._exchanger.spark, self._door())
-        return QueryRunner(
-            self._exchanger, planner, self.in_use.name, page or self._exchanger.page()
-        )
+        return QueryRunner(self._exchanger, planner, page or self._exchanger.page())
 
     def _door(self) -> CatalystDoor:
         self.require_open()

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.connectors.spark.exchanges import driver_reads
-from headgate.connectors.spark.exchanges.driver_reads import read_by_driver
+from headgate.connectors.spark.exchanges import rows as rows_module
+from headgate.connectors.spark.exchanges.rows import read_by_driver
 from headgate.connectors.spark.tasks.exchange_tasks import Part, ReadTask
 from headgate.connectors.spark.tasks.frames import VOLUME
 from headgate.control.errors import Unavailable
@@ -23,25 +23,16 @@ from headgate.storage.limits import Limits
 from headgate.storage.reading.at_once import read_at_once
 
 from ..doubles.damaged import LIMITS, PARTS, SCHEMA, SUBPARTITIONS
-from ..doubles.segments import JOB, RESULT, Written, exchange
+from ..doubles.segments import RESULT, Written, exchange
 from ..doubles.segments import Part as Rows
+
+LIMIT = 1 << 17  # bytes in the store that a driver reads
 
 
 @pytest.fixture
 def written() -> Iterator[Written]:
     with exchange(SCHEMA, PARTS, SUBPARTITIONS, "lz4", LIMITS) as made:
         yield made
-
-
-class Driver:
-    """A job's context as far as a driver needs it to read."""
-
-    def __init__(self, store: Any, limit: int = 1 << 17) -> None:
-        self.facts: list[Any] = []
-        self.store = store
-        self.settings = SimpleNamespace(driver_read_bytes=limit)
-        self.worker = SimpleNamespace(job=JOB)
-        self.master = SimpleNamespace(announce=lambda job, fact: self.facts.append(fact))
 
 
 def task_of(written: Written, *parts: Part) -> ReadTask:
@@ -67,17 +58,16 @@ def rows_of(message: bytes) -> tuple[pa.Table, tuple[int, int]]:
 def test_each_task_gets_the_rows_of_its_part(written: Written, spans: list[range]) -> None:
     """A task gets the rows that a gate would give it, in the same order, and their volume; of no
     rows it gets no message. One fact says that all was read."""
-    driver: Any = Driver(written.store)
     parts = [Part(span) for span in spans] if len(spans) < SUBPARTITIONS else []
-    messages = read_by_driver(driver, task_of(written, *parts))
-    assert messages is not None
+    read = read_by_driver(task_of(written, *parts), written.store, LIMIT)
+    assert read is not None
+    messages, fact = read
     sizes = written.manifest().sizes
     for span, message in zip(spans, messages, strict=True):
         rows, volume = rows_of(message)
         assert written.read(span.start, len(span)).equals(rows)
         assert volume == (rows.num_rows, sizes[span.start : span.stop].sum())
         assert (len(message) == VOLUME.size) == (rows.num_rows == 0)
-    (fact,) = driver.facts
     total, gets = written.manifest().rows.sum(), len(written.objects)
     assert fact == Consumed(RESULT, 0, SUBPARTITIONS, BY_DRIVER, total, sizes.sum(), gets)
 
@@ -89,16 +79,14 @@ def test_what_tasks_read(written: Written, monkeypatch: pytest.MonkeyPatch) -> N
     stored = StoredManifest(written.manifest(), 1, (), ())
     stored_bytes = int(written.manifest().sizes.sum())
     for task, limit in [
-        (replace(whole, parts=(Part(range(SUBPARTITIONS), range(1)),)), 1 << 17),
-        (replace(whole, manifest=stored), 1 << 17),
+        (replace(whole, parts=(Part(range(SUBPARTITIONS), range(1)),)), LIMIT),
+        (replace(whole, manifest=stored), LIMIT),
         (whole, 0),
         (whole, stored_bytes - 1),
     ]:
-        driver: Any = Driver(written.store, limit)
-        assert (read_by_driver(driver, task), driver.facts) == (None, [])
-    monkeypatch.setattr(driver_reads, "_OBJECTS_MAX", len(written.objects) - 1)
-    driver = Driver(written.store)
-    assert (read_by_driver(driver, whole), driver.facts) == (None, [])
+        assert read_by_driver(task, written.store, limit) is None
+    monkeypatch.setattr(rows_module, "_OBJECTS_MAX", len(written.objects) - 1)
+    assert read_by_driver(whole, written.store, LIMIT) is None
     assert written.store.requests.gets == before
 
 
@@ -107,9 +95,8 @@ def test_rows_that_were_far_smaller_in_the_store() -> None:
     text = pa.array(["x" * 5_000] * len(PARTS[0].rows))
     parts = [replace(part, rows=part.rows.set_column(1, "text", text)) for part in PARTS]
     with exchange(SCHEMA, parts, SUBPARTITIONS, "lz4", LIMITS) as written:
-        driver: Any = Driver(written.store)
-        assert int(written.manifest().sizes.sum()) < 1 << 17
-        assert (read_by_driver(driver, task_of(written)), driver.facts) == (None, [])
+        assert int(written.manifest().sizes.sum()) < LIMIT
+        assert read_by_driver(task_of(written), written.store, LIMIT) is None
 
 
 def test_rows_that_are_too_many() -> None:
@@ -118,10 +105,10 @@ def test_rows_that_are_too_many() -> None:
     rows = pa.record_batch([pa.array(np.zeros(count, np.int64))], schema=schema)
     parts = [Rows(rows, np.zeros(count, np.int64), ())]
     with exchange(schema, parts, 1, "lz4", Limits()) as written:
-        driver: Any = Driver(written.store)
-        assert int(written.manifest().sizes.sum()) < 1 << 17
-        task = ReadTask(driver.worker, written.manifest(), schema)
-        assert (read_by_driver(driver, task), driver.facts) == (None, [])
+        assert int(written.manifest().sizes.sum()) < LIMIT
+        worker: Any = None
+        task = ReadTask(worker, written.manifest(), schema)
+        assert read_by_driver(task, written.store, LIMIT) is None
         assert written.store.requests.gets == 0
 
 
@@ -132,8 +119,8 @@ def test_a_driver_that_cannot_read(written: Written, error: Exception) -> None:
     def failing(*given: Any) -> memoryview:
         raise error
 
-    driver: Any = Driver(SimpleNamespace(get=failing))
-    assert (read_by_driver(driver, task_of(written)), driver.facts) == (None, [])
+    store: Any = SimpleNamespace(get=failing)
+    assert read_by_driver(task_of(written), store, LIMIT) is None
 
 
 def test_a_store_that_does_not_answer(written: Written) -> None:

@@ -1,21 +1,21 @@
-"""Releasing a session's stored results: a release that failed can be repeated."""
+"""The stored results of a session: who reads them, and when they are released."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from pyspark.sql.types import StructType
 
 from headgate import Closed, Headgate, Invalid, Unavailable
-from headgate.connectors.spark.exchanges import exchange
-from headgate.connectors.spark.exchanges.exchange import Exchanger
-from headgate.connectors.spark.exchanges.lifetimes import Lifetimes, NoReader
+from headgate.connectors.spark.exchanges.progress import Progress
 from headgate.connectors.spark.exchanges.rerun import Reruns
+from headgate.connectors.spark.exchanges.run import Exchanger
+from headgate.connectors.spark.exchanges.stored import StoredResults, readable
 from headgate.connectors.spark.jvm.caches import Cache
 from headgate.connectors.spark.queries.session_queries import SessionQueries
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import ResultId, job_id
 from headgate.infra.start import session_hook
@@ -58,12 +58,12 @@ class Master:
 def session(master: Master) -> Headgate:
     context: Any = SimpleNamespace(conf=SimpleNamespace(get=str))
     reruns = Reruns(context, job_id("job"), "tests", lambda _: None)
-    current = SimpleNamespace(look_up=lambda: None)
-    means: Any = SimpleNamespace(
-        epoch=1, current=current, master=master, reruns=reruns, forget=reruns.forget
-    )
+    job: Any = SimpleNamespace(job="job")
+    current: Any = SimpleNamespace(look_up=lambda: None)
     services: Any = SimpleNamespace(require_whole_log=lambda: None)
-    exchanger = Exchanger(context, means, DOOR)
+    door: Any = DOOR
+    results = StoredResults(cast(Any, master), services, job, 1, reruns)
+    exchanger = Exchanger(context, door, current, results, Progress())
     return Headgate(exchanger, SessionQueries(exchanger, services.require_whole_log), services)
 
 
@@ -72,7 +72,7 @@ def test_a_release_that_failed_can_be_called_again(failing: int) -> None:
     """A query is known until all of its results are released, whichever release failed."""
     master, frame = Master(failing), Frame()
     hg: Any = session(master)
-    hg._queries.finished[frame] = SimpleNamespace(results=(FIRST, SECOND))
+    hg._results.add(frame, SimpleNamespace(results=(FIRST, SECOND)))
     with pytest.raises(Unavailable):
         hg.release(frame)
     hg.release(frame)
@@ -85,7 +85,7 @@ def test_an_exchange_whose_release_failed_is_known() -> None:
     """A DataFrame of `repartition` whose release failed can be released again."""
     master, frame = Master(1), Frame()
     hg: Any = session(master)
-    hg._written[frame] = SimpleNamespace(descriptor=FIRST)
+    hg._results.add(frame, SimpleNamespace(results=(FIRST,)))
     with pytest.raises(Unavailable):
         hg.release(frame)
     hg.release(frame)
@@ -96,9 +96,8 @@ def test_a_report_of_a_closed_job_is_refused_as_such() -> None:
     """The error after the end of `with headgate.attach(spark)` says that the job is closed, in each
     session, and there are no last words."""
     hg: Any = session(Master())
-    hg._exchanger.job_context.worker = SimpleNamespace(job="job")
     guest: Any = Headgate(hg._exchanger, hg._queries, hg._services, is_guest=True)
-    hg._queries._closed.set()
+    hg._results.closed.set()
     hg._ended = True
     for each in (hg, guest):
         with pytest.raises(Closed, match="job job is closed: ask for results and reports before"):
@@ -118,48 +117,42 @@ def test_only_results_that_can_be_read_are_named() -> None:
     )
     state: Any = SimpleNamespace(job="job", results={"1-0001": released, "1-0002": kept})
     with pytest.raises(Invalid, match=r"its complete results are: 1-0002$"):
-        exchange.readable(state, ResultId("typo"))
+        readable(state, ResultId("typo"))
 
 
 def test_what_nobody_reads_is_released_by_a_later_sweep() -> None:
     """A sweep that fails forgets nothing: the next sweep releases the same results and those behind
     them."""
     master = Master(1)
-    kept = Lifetimes(lambda results: master.release_partition_externally(results[0]))
-    kept.add(NoReader(), (FIRST,))
-    kept.add(NoReader(), (SECOND,))
-    kept.sweep()
+    results: Any = session(master)._results
+    for each in (FIRST, SECOND):
+        results.hold((each,), lambda: SimpleNamespace(is_gone=lambda: True))
+    results.sweep()
     assert [] == master.released
-    assert {FIRST.result, SECOND.result} == kept.results
-    kept.sweep()
-    kept.sweep()
+    assert {FIRST.result, SECOND.result} == results.in_use
+    results.sweep()
+    results.sweep()
     assert [FIRST, SECOND] == master.released
+    assert not results.in_use
 
 
 def test_what_an_action_could_not_release_is_kept() -> None:
     """Rows that an action could not release are released by a later query's sweep."""
-    master, frame = Master(1), Frame()
-    hg: Any = session(master)
-    hg._queries.finished[frame] = SimpleNamespace(results=(FIRST,))
-    hg._queries.forget(frame)
-    hg._queries.lifetimes.sweep()
+    master = Master(1)
+    results = session(master)._results
+    results.end((FIRST,))
+    assert [] == master.released
+    results.sweep()
     assert [FIRST] == master.released
 
 
-def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exchange_without_a_frame_is_released() -> None:
     """Stored rows are released when Spark makes no DataFrame of them."""
     master = Master()
-    exchanger = session(master)._exchanger
-    settings = SimpleNamespace(carried=nullcontext, hide=str)
-    monkeypatch.setattr(exchange, "TaskSettings", lambda _: settings)
-    monkeypatch.setattr(exchange, "JvmTransport", lambda *_: SimpleNamespace(reads=refuse))
-    written = SimpleNamespace(descriptor=FIRST, read=None)
-    monkeypatch.setattr(Exchanger, "write", lambda *_, **__: written)
-    page = SimpleNamespace(line="job.py:1", begin=lambda *_: None, stage=lambda *_: None)
-    monkeypatch.setattr(Exchanger, "page", lambda _: nullcontext(page))
-    df: Any = SimpleNamespace(schema=StructType().add("k", "long"))
+    rows: Any = SimpleNamespace(reads=refuse)
+    stored: Any = SimpleNamespace(results=(FIRST,), read=None)
     with pytest.raises(RuntimeError, match="no frame"):
-        exchanger.run(df, 2, ["k"], FIRST.result)
+        session(master)._exchanger._frame(rows, stored)
     assert [FIRST] == master.released
 
 
@@ -182,7 +175,7 @@ def test_what_nobody_can_be_seen_to_read_is_released() -> None:
     master = Master()
     hg: Any = session(master)
     with pytest.raises(RuntimeError, match="no frame"):
-        hg._queries.keep(Frame(), (FIRST,))
+        hg._queries._keep(Frame(), SimpleNamespace(results=(FIRST,)))
     assert [FIRST] == master.released
 
 
@@ -203,3 +196,74 @@ def test_a_cache_that_is_not_filled_has_its_own_plan(monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError, match="no frame"):
         Cache(builder).fill(door, frame)
     assert ["ours", "its own"] == plans
+
+
+def test_an_answer_is_kept_for_each_way_of_reading() -> None:
+    """A limited query that is collected and one that is not each keep rows of their own. Both are
+    released when no DataFrame can ask for them any more."""
+    master, asked, collected, others = Master(), Frame(), Frame(), Frame()
+    results: Any = session(master)._results
+    results.state_of = lambda _: SimpleNamespace(fate=SimpleNamespace(released=None))
+
+    def answers() -> list[Any]:
+        with results.reading(asked, True) as first, results.reading(asked, False) as second:
+            return [first, second]
+
+    results.keep_answer(asked, (True,), collected, (FIRST,))
+    assert [collected, None] == answers()
+    results.keep_answer(asked, (False,), others, (SECOND,))
+    assert [collected, others] == answers()
+    asked = Frame()
+    deadline = Deadline.after(5.0)
+    while len(master.released) < 2 and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.01)
+    assert {FIRST, SECOND} == set(master.released)
+    results.close()
+
+
+def test_an_answer_that_somebody_released_is_no_answer() -> None:
+    """Rows serve both ways of reading until they are released. They are in use while they are
+    read."""
+    master, asked, rows = Master(), Frame(), Frame()
+    results: Any = session(master)._results
+    fate = SimpleNamespace(released=None)
+    results.state_of = lambda _: SimpleNamespace(fate=fate)
+    results.keep_answer(asked, (True, False), rows, (FIRST,))
+    for is_collected in (True, False):
+        with results.reading(asked, is_collected) as answer:
+            assert answer is rows
+            assert {FIRST.result} == results.in_use
+    fate.released = "by an operator"
+    with results.reading(asked, True) as answer:
+        assert answer is None
+    results.close()
+
+
+def test_what_is_pending_is_dropped() -> None:
+    """What is written for an exchange that fails is dropped, each result of it, also if the log
+    does not answer; what has become the exchange's is not."""
+    master = Master(1)
+    results = session(master)._results
+    with suppress(RuntimeError), results.pending() as pending:
+        pending += [FIRST, SECOND]
+        refuse()
+    assert [SECOND] == master.released
+    with results.pending() as pending:
+        pending.append(FIRST)
+        pending.clear()
+    assert [SECOND] == master.released
+
+
+def test_an_action_that_fails_leaves_the_rows_of_its_dataframe() -> None:
+    """The stored rows of a DataFrame of `repartition` or `offload` stay when an action on it fails,
+    or when it is checkpointed: they are not the action's."""
+    master, frame = Master(), Frame()
+    hg: Any = session(master)
+    hg._results.add(frame, SimpleNamespace(results=(FIRST,)))
+    hg._queries._instead = lambda df, *_, **__: nullcontext((df, None))
+    for way in (hg._queries._asking, hg._queries._running, hg._queries._keeping):
+        with suppress(RuntimeError), way(frame, True, ""):
+            refuse()
+    assert [] == master.released
+    hg.release(frame)
+    assert [FIRST] == master.released

@@ -35,7 +35,7 @@ class Driver:
         self.repairs = Reruns(
             cast(SparkContext, context), job_id("job"), "tests", lambda _: self.state(), pace
         )
-        self.repairs.keep(RESULT, cast(Writing, self))
+        self.repairs.writing_of = lambda _: cast(Writing, self)
 
     def again(self, partitions: list[int]) -> None:
         assert partitions == sorted(self.missing)

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
-from headgate.connectors.spark.exchanges.exchange import Exchanger
-from headgate.connectors.spark.exchanges.job_context import JobContext
 from headgate.connectors.spark.exchanges.progress import Progress
-from headgate.connectors.spark.exchanges.transport import Transport
+from headgate.connectors.spark.exchanges.rerun import Reruns
+from headgate.connectors.spark.exchanges.run import Exchanger, ExchangeRun
+from headgate.connectors.spark.exchanges.spec import ExchangeSpec
+from headgate.connectors.spark.exchanges.stored import StoredResults
 from headgate.connectors.spark.jvm.catalyst import Lineage
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import HeadgateError, Invalid, OutcomeUnknown, Unavailable
@@ -37,31 +37,27 @@ def written(register: Register) -> tuple[list[str], HeadgateError]:
         seen.append("complete")
         raise Unavailable("enough seen")
 
-    worker = SimpleNamespace(job=JobId("j"), wait_s=0.2)
-    master = SimpleNamespace(
+    master: Any = SimpleNamespace(
         register_partition_with_producer=register,
         await_complete=complete,
         release_partition_externally=lambda descriptor: seen.append("released"),
     )
-    context = SimpleNamespace(
-        master=master,
-        worker=worker,
-        epoch=1,
-        settings=SimpleNamespace(codec="none"),
-        budget=SimpleNamespace(is_limited=False),
-        forget=lambda result: None,
-        reruns=SimpleNamespace(state_of=lambda result: None),
-        progress=Progress(),
-        known=SimpleNamespace(inputs=lambda lineage: ((), True)),
+    worker: Any = SimpleNamespace(job=JobId("j"), wait_s=0.2)
+    store: Any = None
+    results = StoredResults(master, store, worker, 1, Reruns.__new__(Reruns))
+    current: Any = SimpleNamespace(
+        exchanges=SimpleNamespace(codec="none"), budget=SimpleNamespace(is_limited=False)
     )
     stage = SimpleNamespace(count=0, run=run)
-    transport = SimpleNamespace(
+    rows: Any = SimpleNamespace(
         schema=pa.schema([]), lineage=lambda: Lineage(True, True), writes=lambda task: stage
     )
-    exchanger = Exchanger(cast(SparkSession, None), cast(JobContext, context), None)
     settings: Any = SimpleNamespace(hide=str, describe=lambda described: None)
+    readers: Any = None
+    spec = ExchangeSpec(RESULT, "", rows, "", 1, settings, readers)
+    exchanger = Exchanger(cast(SparkSession, None), None, current, results, Progress())
     with pytest.raises(HeadgateError) as caught:
-        exchanger.write(cast(Transport, transport), StructType(), 1, "", RESULT, settings)
+        ExchangeRun(exchanger, spec).run()
     return seen, caught.value
 
 
