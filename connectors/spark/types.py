@@ -80,7 +80,7 @@ def check(schema: T.StructType) -> None:
 
 
 def check_public(schema: T.StructType) -> None:
-    """Refuse columns that public PySpark cannot carry; `JvmTransport` can.
+    """Refuse columns that public PySpark cannot carry; `JvmRows` can.
 
     Raises:
         Invalid: there is such a column.

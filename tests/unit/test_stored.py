@@ -240,8 +240,8 @@ def test_an_answer_that_somebody_released_is_no_answer() -> None:
 
 
 def test_what_is_pending_is_dropped() -> None:
-    """What is written for an exchange that fails is dropped, each result of it, also if the log
-    does not answer; what has become the exchange's is not."""
+    """Each result that an exchange has written before it fails is dropped, also if the log does not
+    answer. A result that somebody reads is not."""
     master = Master(1)
     results = session(master)._results
     with suppress(RuntimeError), results.pending() as pending:
