@@ -39,10 +39,17 @@ def test_there_are_few_keys() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    """Every link between pages leads to a file that exists."""
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-    missing = [target for target in targets if not (page.parent / target).exists()]
-    assert missing == []
+    """Every link between pages leads to a file that exists, and to a heading in it."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text())
+    paths = {(page.parent / path if path else page, heading) for path, heading in targets}
+    assert [] == [path for path, _ in paths if not path.exists()]
+    assert [] == [heading for path, heading in paths if heading and heading not in anchors(path)]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings in links."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", ["protocol.md", "life.md", "contract.md"])
