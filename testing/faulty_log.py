@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import Any
 
 from ..control.clock import Deadline
 from ..control.errors import HeadgateError, Unavailable
-from ..control.events.types import Event, Recorded
+from ..control.events.types import Event
 from ..control.ids import JobId
 from ..control.log import (
     Decisions,
     EventLog,
     Follower,
     Holder,
-    MasterGroup,
     Membership,
-    Placed,
     Receipt,
-    StateRecord,
-    Tail,
-    Transactions,
 )
 
 
@@ -46,6 +40,21 @@ class LogFault:
     lost. Any other call fails before it does anything."""
 
 
+def _faulty(method: str, operation: str = "") -> Any:
+    """Return a method that calls that of `inner`, unless a fault is planned for the operation."""
+
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        self.log.raise_before(operation or method)
+        return getattr(self.inner, method)(*args, **named)
+
+    return call
+
+
+def _inner(name: str) -> Any:
+    """Return a property: that of `inner`, or a method of it that never fails."""
+    return property(lambda self: getattr(self.inner, name))
+
+
 @dataclass
 class FaultyEventLog:
     """A log that delegates to another one. Closing it closes nothing: its owner closes the log."""
@@ -55,6 +64,10 @@ class FaultyEventLog:
     calls: Counter[str] = field(default_factory=Counter)
     """The calls of each operation so far."""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def log(self) -> FaultyEventLog:
+        return self
 
     def meet(self, operation: str) -> LogFault | None:
         """Count a call, and return the fault that is planned for it."""
@@ -68,17 +81,17 @@ class FaultyEventLog:
         if (fault := self.meet(operation)) is not None:
             raise fault.error
 
-    def prepare(self, deadline: Deadline) -> None:
-        self.raise_before("prepare")
-        self.inner.prepare(deadline)
-
-    def retention_ms(self, deadline: Deadline) -> int:
-        self.raise_before("retention_ms")
-        return self.inner.retention_ms(deadline)
-
-    def identity(self, deadline: Deadline) -> str:
-        self.raise_before("identity")
-        return self.inner.identity(deadline)
+    prepare = _faulty("prepare")
+    retention_ms = _faulty("retention_ms")
+    identity = _faulty("identity")
+    group = _faulty("group")
+    oldest = _faulty("oldest")
+    read_all = _faulty("read_all")
+    tail = _faulty("tail")
+    read_state = _faulty("read_state")
+    read_beats = _faulty("read_beats")
+    written = _faulty("written", "end")
+    partition = _inner("partition")
 
     def append(self, fact: Event) -> Receipt:
         """Append a fact. A planned `Unavailable` is raised; other errors come with the receipt."""
@@ -95,10 +108,6 @@ class FaultyEventLog:
         self.raise_before("follow")
         return FaultyFollower(self.inner.follow(job, position), self)
 
-    def written(self, job: JobId) -> int:
-        self.raise_before("end")
-        return self.inner.written(job)
-
     def open_decisions(self, job: JobId) -> Decisions:
         self.raise_before("open_decisions")
         return FaultyDecisions(self.inner.open_decisions(job), self)
@@ -106,33 +115,6 @@ class FaultyEventLog:
     def join(self, slot: str, holder: Holder) -> Membership:
         self.raise_before("join")
         return FaultyMembership(self.inner.join(slot, holder), self)
-
-    def group(self, deadline: Deadline) -> MasterGroup:
-        self.raise_before("group")
-        return self.inner.group(deadline)
-
-    def partition(self, job: JobId) -> int:
-        return self.inner.partition(job)
-
-    def oldest(self, job: JobId) -> int:
-        self.raise_before("oldest")
-        return self.inner.oldest(job)
-
-    def read_all(
-        self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
-    ) -> Iterator[Recorded]:
-        self.raise_before("read_all")
-        return self.inner.read_all(deadline, known)
-
-    def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> Tail:
-        self.raise_before("tail")
-        return self.inner.tail(known)
-
-    def read_state(
-        self, job: JobId | None, deadline: Deadline, whole: bool = False
-    ) -> dict[str, bytes]:
-        self.raise_before("read_state")
-        return self.inner.read_state(job, deadline, whole)
 
     def beat(self, job: JobId) -> Receipt:
         fault = self.meet("beat")
@@ -142,10 +124,6 @@ class FaultyEventLog:
             raise fault.error
         self.inner.beat(job)
         return NoAnswer(fault.error)
-
-    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
-        self.raise_before("read_beats")
-        return self.inner.read_beats(job, deadline)
 
     def close(self) -> None:
         """Do nothing: several users share the log."""
@@ -165,49 +143,28 @@ class NoAnswer:
 class FaultyFollower:
     inner: Follower
     log: FaultyEventLog
-    rejected: int = 0
 
-    def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
-        self.log.raise_before("poll")
-        events = self.inner.poll(limit, timeout_s)
-        self.rejected = self.inner.rejected
-        return events
-
-    def position(self) -> int:
-        return self.inner.position()
-
-    def end(self) -> int:
-        self.log.raise_before("end")
-        return self.inner.end()
-
-    def close(self) -> None:
-        self.inner.close()
+    poll = _faulty("poll")
+    end = _faulty("end")
+    rejected = _inner("rejected")
+    position = _inner("position")
+    close = _inner("close")
 
 
 @dataclass
 class FaultyTransactions:
-    inner: Transactions
+    inner: Decisions | Membership
     log: FaultyEventLog
 
-    def begin(self) -> None:
-        self.log.raise_before("begin")
-        self.inner.begin()
+    begin = _faulty("begin")
+    write = _faulty("write")
+    keep = _faulty("keep")
+    abort = _inner("abort")
 
-    def write(self, decision: Event) -> None:
-        self.log.raise_before("write")
-        self.inner.write(decision)
-
-    def keep(self, record: StateRecord) -> None:
-        self.log.raise_before("keep")
-        self.inner.keep(record)
-
-    def abort(self) -> None:
-        self.inner.abort()
-
-    def _commit(self, commit: Callable[[], None]) -> None:
+    def commit(self, position: Any) -> None:
         fault = self.log.meet("commit")
         if fault is None or fault.after:
-            commit()
+            self.inner.commit(position)
         else:
             self.inner.abort()
         if fault is not None:
@@ -218,9 +175,6 @@ class FaultyTransactions:
 class FaultyDecisions(FaultyTransactions):
     inner: Decisions
 
-    def commit(self, position: int) -> None:
-        self._commit(lambda: self.inner.commit(position))
-
     def close(self) -> None:
         self.log.meet("close")
         self.inner.close()
@@ -229,23 +183,9 @@ class FaultyDecisions(FaultyTransactions):
 @dataclass
 class FaultyMembership(FaultyTransactions):
     inner: Membership
-    rejected: int = 0
 
-    def poll(self, limit: int, timeout_s: float) -> list[Placed]:
-        self.log.raise_before("poll")
-        events = self.inner.poll(limit, timeout_s)
-        self.rejected = self.inner.rejected
-        return events
-
-    def position(self, partition: int) -> int:
-        return self.inner.position(partition)
-
-    def end(self, partition: int) -> int | None:
-        self.log.raise_before("end")
-        return self.inner.end(partition)
-
-    def commit(self, positions: Mapping[int, int]) -> None:
-        self._commit(lambda: self.inner.commit(positions))
-
-    def close(self) -> None:
-        self.inner.close()
+    poll = _faulty("poll")
+    end = _faulty("end")
+    rejected = _inner("rejected")
+    position = _inner("position")
+    close = _inner("close")

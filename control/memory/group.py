@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from threading import Condition
 
 from ..errors import Conflict, Fenced
-from ..events.types import Recorded
 from ..log import Grant, GroupMember, Holder, MasterGroup, Placed, is_state_of
-from .partitions import MemoryTransactions, Partition, decoded
+from .partitions import MemoryReader, MemoryTransactions, Partition
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,11 +78,10 @@ class MemoryGroup:
         return set(range(at, len(self.partitions), len(slots)))
 
 
-class MemoryMembership(MemoryTransactions):
+class MemoryMembership(MemoryTransactions, MemoryReader):
     def __init__(self, slot: str, holder: Holder, group: MemoryGroup) -> None:
         super().__init__(group.partitions, group.changed, f"the partitions of slot {slot}")
         self.slot = slot
-        self.rejected = 0
         self.evicted = False
         self.replaced = False
         self._holder = holder
@@ -141,7 +139,9 @@ class MemoryMembership(MemoryTransactions):
         moved = self._rebalance()
         before = dict(self._positions)
         for number in sorted(self._positions, key=lambda n: (n < self._next, n)):
-            self._read(number, limit, events)
+            at, left = self._positions[number], limit - len(events)
+            more, self._positions[number] = self.read_on(self._partitions[number], at, left)
+            events += (Placed(number, recorded) for recorded in more)
         self._next = events[-1].partition + 1 if events else 0
         return moved or before != self._positions
 
@@ -165,17 +165,3 @@ class MemoryMembership(MemoryTransactions):
             if self._group.holders.get(number) is self:
                 del self._group.holders[number]
         self._changed.notify_all()
-
-    def _read(self, number: int, limit: int, events: list[Placed]) -> None:
-        partition = self._partitions[number]
-        partition.check(self._positions[number])
-        while self._positions[number] < partition.stable_end and len(events) < limit:
-            offset = self._positions[number]
-            self._positions[number] += 1
-            entry = partition.entries[offset]
-            if not entry.readable:
-                continue
-            if (event := decoded(entry, offset)) is None:
-                self.rejected += 1
-            else:
-                events.append(Placed(number, Recorded(offset, event, entry.at_ms)))

@@ -18,7 +18,14 @@ from ..events.types import Event, Recorded, ResultRegistered
 from ..ids import JobId
 from ..log import Holder, MasterGroup, Placed, Rejected, is_state_of, partition_of
 from .group import MemoryGroup, MemoryMembership
-from .partitions import LogEntry, MemoryTransactions, Partition, decoded, event_of
+from .partitions import (
+    LogEntry,
+    MemoryReader,
+    MemoryTransactions,
+    Partition,
+    decoded,
+    event_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +186,10 @@ class MemoryEventLog:
             raise Closed("the event log is closed")
 
 
-class MemoryFollower:
+class MemoryFollower(MemoryReader):
     """Reads one job's committed events from a position on."""
 
     def __init__(self, job: JobId, partition: Partition, changed: Condition, position: int) -> None:
-        self.rejected = 0
         self._job = job
         self._partition = partition
         self._changed = changed
@@ -206,29 +212,20 @@ class MemoryFollower:
         """Do nothing: there is no connection to close."""
 
     def _read(self, limit: int, events: list[Recorded]) -> bool:
-        self._partition.check(self._position)
-        start, entries = self._position, self._partition.entries
-        while self._position < self._partition.stable_end and len(events) < limit:
-            offset, self._position = self._position, self._position + 1
-            self._take(offset, entries[offset], events)
+        start, job = self._position, (None, self._job)
+        more, self._position = self.read_on(
+            self._partition, start, limit, lambda entry: entry.job in job
+        )
+        events += more
         return self._position > start
 
-    def _take(self, offset: int, entry: LogEntry, events: list[Recorded]) -> None:
-        if not entry.readable or entry.job not in (None, self._job):
-            return
-        if (event := decoded(entry, offset)) is None:
-            self.rejected += 1
-        else:
-            events.append(Recorded(offset, event, entry.at_ms))
 
-
-class MemoryTail:
+class MemoryTail(MemoryReader):
     """Reads the committed events of all jobs."""
 
     def __init__(
         self, partitions: list[Partition], changed: Condition, known: Mapping[JobId, int]
     ) -> None:
-        self.rejected = 0
         self._partitions = partitions
         self._changed = changed
         self._known = known
@@ -253,23 +250,15 @@ class MemoryTail:
     def _read(self, limit: int, events: list[Placed]) -> bool:
         before = sum(self._positions.values())
         for partition in self._partitions:
-            number = partition.number
-            partition.check(self._positions[number])
-            while self._positions[number] < partition.stable_end and len(events) < limit:
-                offset = self._positions[number]
-                self._positions[number] = offset + 1
-                self._take(number, offset, partition.entries[offset], events)
+            number, left = partition.number, limit - len(events)
+            more, self._positions[number] = self.read_on(partition, self._positions[number], left)
+            events += (Placed(number, recorded) for recorded in more if self._is_wanted(recorded))
         return sum(self._positions.values()) > before
 
-    def _take(self, number: int, offset: int, entry: LogEntry, events: list[Placed]) -> None:
-        if not entry.readable:
-            return
-        if (event := decoded(entry, offset)) is None:
-            self.rejected += 1
-            return
-        is_new = offset >= self._known.get(event.job, 0)
-        if is_new or isinstance(event.body, ResultRegistered):
-            events.append(Placed(number, Recorded(offset, event, entry.at_ms)))
+    def _is_wanted(self, recorded: Recorded) -> bool:
+        event = recorded.event
+        is_new = recorded.offset >= self._known.get(event.job, 0)
+        return is_new or isinstance(event.body, ResultRegistered)
 
 
 class MemoryDecisions(MemoryTransactions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -10,7 +11,7 @@ from threading import Condition
 
 from ..errors import Corrupt, Fenced, Lost
 from ..events import codec
-from ..events.types import Event
+from ..events.types import Event, Recorded
 from ..log import StateRecord, job_of, partition_of
 
 _LOG = logging.getLogger(__name__)
@@ -78,6 +79,31 @@ class Partition:
         step.fate = fate
         self.open_steps.remove(step)
         self.put(LogEntry(None, None))
+
+
+class MemoryReader:
+    rejected = 0
+    """The records so far that are no events."""
+
+    def read_on(
+        self,
+        partition: Partition,
+        at: int,
+        limit: int,
+        wants: Callable[[LogEntry], bool] = lambda entry: True,
+    ) -> tuple[list[Recorded], int]:
+        """Return the next events of a partition, and the offset after them."""
+        partition.check(at)
+        events: list[Recorded] = []
+        while at < partition.stable_end and len(events) < limit:
+            entry, offset, at = partition.entries[at], at, at + 1
+            if not entry.readable or not wants(entry):
+                continue
+            if (event := decoded(entry, offset)) is None:
+                self.rejected += 1
+            else:
+                events.append(Recorded(offset, event, entry.at_ms))
+        return events, at
 
 
 class MemoryTransactions:

@@ -48,10 +48,12 @@ class FaultyLog(FaultyEventLog):
 class LimitedFollower(FaultyFollower):
     def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
         assert limit <= STEP_EVENTS_MAX or limit == SCANNED
-        return super().poll(limit, timeout_s)
+        events: list[Recorded] = super().poll(limit, timeout_s)
+        return events
 
 
 class LimitedMembership(FaultyMembership):
     def poll(self, limit: int, timeout_s: float) -> list[Placed]:
         assert limit <= STEP_EVENTS_MAX
-        return super().poll(limit, timeout_s)
+        events: list[Placed] = super().poll(limit, timeout_s)
+        return events
