@@ -133,7 +133,10 @@ def sweep(
         if before.closed is not None and decide(loop.state, tick := Tick(neglected.now_ms)):
             loop.ask(tick)
             loop.wait_for(lambda now: None if decide(now, tick) else now, "the time to be decided")
-        closed = loop.wait_for(lambda now: _if_ended(now, before.epoch), "the end of the lease")
+        closed = loop.wait_for(
+            lambda now: now if now.closed is not None or now.epoch > before.epoch else None,
+            "the end of the lease",
+        )
         if closed.epoch > before.epoch:
             return Swept(neglected.job, neglected.silent_ms, came_back=True)
         state = loop.wait_until_left()
@@ -179,10 +182,6 @@ def _is_heard(follower: Follower, end: int, deadline: Deadline) -> bool:
         check_known(recorded)
         is_heard |= is_sign_of_life(recorded.event) and recorded.offset < end
     return is_heard
-
-
-def _if_ended(state: JobState, epoch: int) -> JobState | None:
-    return state if state.closed is not None or state.epoch > epoch else None
 
 
 def _deleted(state: JobState) -> int:

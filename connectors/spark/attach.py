@@ -167,7 +167,8 @@ def _require_local_python(context: SparkContext) -> None:
     """
     workers = shutil.which(context.pythonExec)
     shipped = context.getConf().get("spark.submit.pyFiles", "")  # may have headgate for the workers
-    if not _is_local(context) or shipped or workers is None:
+    is_local = str(context.master).split("[")[0] == "local"
+    if not is_local or shipped or workers is None:
         return
     if os.path.abspath(workers) == sys.executable:
         return
@@ -178,10 +179,6 @@ def _require_local_python(context: SparkContext) -> None:
             f"the Python of the workers, {workers}, has headgate {installed}, the driver has "
             f"{__version__}: set PYSPARK_PYTHON={sys.executable}"
         )
-
-
-def _is_local(context: SparkContext) -> bool:
-    return str(context.master).split("[")[0] == "local"
 
 
 def _require_headgate(spark: SparkSession) -> None:

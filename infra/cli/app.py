@@ -8,6 +8,8 @@ only looks without `--repair`, and `remove-unused` without `--release`.
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -84,9 +86,20 @@ def run_doctor(target: Target, as_json: Json = False) -> None:
     """
     wrong = 0
     for outcome in doctor.examine(target):
-        show(as_json, [views.check_row(outcome)], [fields.check_fields(outcome)])
+        show(
+            as_json,
+            [views.check_row(outcome)],
+            [asdict(outcome) | {"verdict": outcome.verdict.value}],
+        )
         wrong += outcome.verdict is CheckVerdict.WRONG
     raise typer.Exit(1 if wrong else 0)
+
+
+def _stack() -> ModuleType:
+    require("the local stack", "stack")
+    from ..devstack import stack
+
+    return stack
 
 
 @stack_app.command(epilog=example("stack up --nodes 3"))
@@ -94,10 +107,7 @@ def up(
     nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1, as_json: Json = False
 ) -> None:
     """Start Kafka and MinIO unless they run, and print the settings to paste."""
-    require("the local stack", "stack")
-    from ..devstack import stack
-
-    state = stack.up(nodes)
+    state = _stack().up(nodes)
     settings = views.stack_settings(state, f"s3://{state.bucket}/headgate")
     show(as_json, (*views.stack_rows(state), *settings), [fields.stack_fields(state)])
 
@@ -105,10 +115,7 @@ def up(
 @stack_app.command(epilog=example("stack status --json"))
 def status(as_json: Json = False) -> None:
     """Show which nodes run, and where; exit code 1 when a node does not run."""
-    require("the local stack", "stack")
-    from ..devstack import stack
-
-    state = stack.status()
+    state = _stack().status()
     if state is None:
         raise Invalid("there is no stack: `headgate stack up` starts one")
     show(as_json, views.stack_rows(state), [fields.stack_fields(state)])
@@ -120,10 +127,7 @@ def down(
     wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False, as_json: Json = False
 ) -> None:
     """Stop Kafka and MinIO."""
-    require("the local stack", "stack")
-    from ..devstack import stack
-
-    stack.down(wipe)
+    _stack().down(wipe)
     line = "the stack is down" + (", its data is gone" if wipe else "; its data stays")
     show(as_json, [line], [{"up": False, "wiped": wipe}])
 

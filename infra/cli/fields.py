@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...connectors.spark.report import JobReport, ResultReport
+from ...connectors.spark.report import JobReport
 from ...control.events import types as ev
-from ...control.inquiry.audit import Audit
 from ...control.inquiry.history import Made
 from ...control.inquiry.listing import ListedJob, written
-from ...control.log import Rejected
 from ...control.model.state import JobState, ResultState
 from ...storage.upkeep.fsck import Finding, Findings
 from ...storage.upkeep.fsck_repair import Repaired
-from ..doctor import CheckOutcome
 from ..sweep import FailedSweep, Swept
 
 if TYPE_CHECKING:
@@ -37,10 +34,6 @@ def event_fields(recorded: ev.Recorded) -> Fields:
     }
     body = json.loads(json.dumps(asdict(event.body), default=lambda raw: b64encode(raw).decode()))
     return {"offset": recorded.offset, "kind": event.kind} | fields | {"body": body}
-
-
-def rejected_fields(record: Rejected) -> Fields:
-    return asdict(record)
 
 
 def job_fields(listed: ListedJob) -> Fields:
@@ -70,7 +63,7 @@ def report_fields(report: JobReport) -> Fields:
     not have is -1."""
     return {
         "job": report.job,
-        "exchanges": [_exchange_fields(result) for result in report.results],
+        "exchanges": [asdict(it) | {"price_usd": it.price_usd} for it in report.results],
         "forgotten": report.forgotten.results,
         "stored_bytes": report.stored_bytes,
         "read_bytes": report.read_bytes,
@@ -80,10 +73,6 @@ def report_fields(report: JobReport) -> Fields:
         "throttled_gets": report.throttled_gets,
         "price_usd": report.price_usd,
     }
-
-
-def _exchange_fields(result: ResultReport) -> Fields:
-    return asdict(result) | {"price_usd": result.price_usd}
 
 
 def state_fields(state: JobState) -> Fields:
@@ -123,10 +112,6 @@ def writing(result: ResultState) -> int:
     return len(attempts - production.superseded)
 
 
-def audit_fields(audit: Audit) -> Fields:
-    return asdict(audit)
-
-
 def made_fields(made: Made) -> Fields:
     return asdict(made) | {"attempt": str(made.attempt)}
 
@@ -160,10 +145,6 @@ def swept_fields(swept: Swept | FailedSweep) -> Fields:
 def waiting_fields(listed: ListedJob) -> Fields:
     """Return a job that a sweep leaves alone until its lease ends."""
     return {"job": listed.job, "swept": False, "error": None, "due_ms": listed.lease_ends_ms}
-
-
-def check_fields(outcome: CheckOutcome) -> Fields:
-    return asdict(outcome) | {"verdict": outcome.verdict.value}
 
 
 def stack_fields(state: StackState) -> Fields:

@@ -7,7 +7,6 @@ None of them writes to the log. Only two open the store: `ui` for a viewer who a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Annotated
@@ -17,7 +16,6 @@ import typer
 from ...connectors.spark.report import job_report
 from ...control.clock import SYSTEM_CLOCK, ProgressDeadline
 from ...control.errors import Invalid
-from ...control.events.types import Recorded
 from ...control.ids import is_index, job_id, partition_id
 from ...control.inquiry.audit import audit
 from ...control.inquiry.history import why
@@ -106,11 +104,13 @@ def events(
     if partition and not is_index(partition.rpartition("/")[2]):
         raise Invalid(f"partition {partition!r}: write result/index or index, for example 1-0001/3")
     with closing(target.open_log()) as log, suppress(KeyboardInterrupt):
-        if partition and (rejected or not wait):
-            _check_named(read(log, job), partition)
+        may_miss = not partition or (wait and not rejected)
+        # All events before it are read twice: they may be too many to be held.
+        if not (may_miss or any(views.names(it.event.body, partition) for it in read(log, job))):
+            raise Invalid(f"no event of the log is about partition {partition}")
         if rejected:
             for record in log.read_rejected(ProgressDeadline(READ_S_MAX)):
-                show(as_json, [views.rejected_row(record)], [fields.rejected_fields(record)])
+                show(as_json, [views.rejected_row(record)], [asdict(record)])
             snapshots = known(log, job)
             records = refused(read(log, job, snapshots), snapshots)
         else:
@@ -124,17 +124,6 @@ def events(
                 rows.insert(0, views.event_head(recorded, zone_of(utc)))
                 last = recorded.event.job
             show(as_json, rows, map(fields.event_fields, [recorded]))
-
-
-def _check_named(records: Iterator[Recorded], partition: str) -> None:
-    """Check that an event names the partition. All before it are read twice: they may be too many
-    to be held.
-
-    Raises:
-        Invalid: none does.
-    """
-    if not any(views.names(recorded.event.body, partition) for recorded in records):
-        raise Invalid(f"no event of the log is about partition {partition}")
 
 
 @app.command(epilog=example("state --job nightly-orders --at 512"))
@@ -189,7 +178,7 @@ def verify(target: Target, job: JobOrAll = "", as_json: Json = False) -> None:
     with closing(target.open_log()) as log:
         snapshots = known_without_indexes(log, job)
         audits = audit(map(without_indexes, read(log, job, snapshots)), snapshots)
-    show(as_json, views.audit_rows(audits), map(fields.audit_fields, audits))
+    show(as_json, views.audit_rows(audits), map(asdict, audits))
     raise typer.Exit(1 if any(audited.violation for audited in audits) else 0)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -209,7 +209,7 @@ def _authors(records: Iterable[ev.Recorded]) -> list[fields.Fields]:
 def audit_page(moment: Moment) -> fields.Fields:
     start = moment.history.start
     snapshots = {} if start is None else {moment.history.job: start}
-    audits = [fields.audit_fields(each) for each in audit(moment.records, snapshots)]
+    audits = [asdict(each) for each in audit(moment.records, snapshots)]
     return {"moment": moment.fields(), "audits": audits}
 
 

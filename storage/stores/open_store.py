@@ -98,17 +98,13 @@ def parts_of(url: str) -> SplitResult:
 def _open(url: str, options: Mapping[str, str] | None) -> tuple[BlobStore, str]:
     parts, s3_options = parts_of(url), dict(options or {})
     if parts.scheme == "s3":
-        return _open_s3(parts.netloc, s3_options), parts.path.strip("/")
+        # imported here, so that only a process that uses a bucket loads the client
+        from .s3.settings import s3_settings
+        from .s3.store import S3BlobStore
+
+        return S3BlobStore(s3_settings(parts.netloc, s3_options)), parts.path.strip("/")
     if s3_options:
         raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL")
     if parts.scheme == "memory":
         return MemoryBlobStore(_IN_MEMORY.setdefault(parts.netloc, {})), ""
     return FileBlobStore(Path(unquote(parts.path))), ""
-
-
-def _open_s3(bucket: str, options: Mapping[str, str]) -> BlobStore:
-    # imported here, so that only a process that uses a bucket loads the client
-    from .s3.settings import s3_settings
-    from .s3.store import S3BlobStore
-
-    return S3BlobStore(s3_settings(bucket, options))

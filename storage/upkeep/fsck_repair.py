@@ -22,7 +22,7 @@ from ...control.log import EventLog
 from ...control.master.announcer import Announcer
 from ..format.layout import Layout
 from ..format.segment import stored_checksum
-from ..stores.port import BlobStat, BlobStore, PendingUpload, is_object_name
+from ..stores.port import BlobStore, PendingUpload, is_object_name
 from .fsck import Finding, Findings, Remedy
 
 
@@ -73,7 +73,9 @@ class FsckRepair:
         mine = [
             finding
             for finding in findings.found
-            if finding.job in sound and self._is_under_its_job(finding)
+            if finding.job
+            and finding.job in sound
+            and finding.name.startswith(self._prefix(finding.job))
         ]
         gone = [
             finding
@@ -87,7 +89,8 @@ class FsckRepair:
         self.store.delete(objects)
         for upload in uploads:
             self.store.abort(upload)
-        here = {job for job in sound if self._has_any(job, findings.live)}
+        live = [stat.name for stat in findings.live]
+        here = {job for job in sound if any(n.startswith(self._prefix(job)) for n in live)}
         reported = self._report(
             finding for finding in mine if finding.remedy is Remedy.REPORT and finding.job in here
         )
@@ -96,13 +99,8 @@ class FsckRepair:
         lost = len({finding.attempt for finding in reported})
         return Repaired(len(objects), len(uploads), lost, tuple(left))
 
-    def _is_under_its_job(self, finding: Finding) -> bool:
-        job = finding.job
-        return job is not None and finding.name.startswith(Layout(self.root, job).prefix)
-
-    def _has_any(self, job: JobId, live: Iterable[BlobStat]) -> bool:
-        prefix = Layout(self.root, job).prefix
-        return any(stat.name.startswith(prefix) for stat in live)
+    def _prefix(self, job: JobId) -> str:
+        return Layout(self.root, job).prefix
 
     def _report(self, findings: Iterable[Finding]) -> list[Finding]:
         """Report attempts as lost, and return their findings. Report an attempt once: all of its

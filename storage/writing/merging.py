@@ -101,7 +101,8 @@ def merge(
 def _moved_blocks(segment: SpillSegment, starts: Longs, places: Longs) -> Blocks:
     """Return the places of a segment's messages after the wanted slices have moved."""
     footer = _footer_of(segment.body)
-    at = _batches_at(footer)
+    field = _batches_field(footer)
+    at = field + _number(footer, field)
     blocks = np.frombuffer(footer, _BLOCK, _number(footer, at), at + 4).copy()
     filled = np.flatnonzero(segment.index.sizes)
     slices = filled[np.searchsorted(starts[filled], blocks["offset"], "right") - 1]
@@ -125,12 +126,6 @@ def _footer_of(body: SegmentPart) -> memoryview:
     """Return the footer of an Arrow file."""
     length, _ = TAIL.unpack(body[-TAIL.size :])
     return body[-TAIL.size - length : -TAIL.size]
-
-
-def _batches_at(footer: Bytes) -> int:
-    """Return where the vector of messages is in a footer."""
-    field = _batches_field(footer)
-    return field + _number(footer, field)
 
 
 def _batches_field(footer: Bytes) -> int:

@@ -100,7 +100,8 @@ class SegmentWriter:
     def finish(self) -> Produced:
         if self._closed:
             raise Closed(f"attempt {self._deployment.attempt} is closed")
-        self._flush_last()
+        self._flush(is_last=True)
+        self._store_held(rows_wait=False)
         self._settle()
         self._close()
         content = self._rows.digest() if self._rows else signed(self._content.intdigest())
@@ -168,10 +169,6 @@ class SegmentWriter:
         if self._spill is None or not self._spill.hold(segment):
             self._store_held(rows_wait=True)
             self._store(segment, is_last)
-
-    def _flush_last(self) -> None:
-        self._flush(is_last=True)
-        self._store_held(rows_wait=False)
 
     def _store_held(self, rows_wait: bool) -> None:
         """Store the segments that wait in a file, and let no other one wait."""

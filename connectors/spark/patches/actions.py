@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial, wraps
 from inspect import unwrap
+from operator import attrgetter
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +32,7 @@ COLLECTED = ("collect", "tail")
 RUN = ("toPandas", "toArrow", "foreach", "foreachPartition")
 CHECKPOINTS = ("checkpoint", "localCheckpoint")
 _ROWS_MAX = 2**31 - 1  # of a limit
+_SESSION, _WRITERS_SESSION = attrgetter("sparkSession"), attrgetter("_spark")
 _lock = threading.Lock()
 _entered: dict[str, list[Runs]] = {}
 _replaced: dict[tuple[type, str], Any] = {}
@@ -82,29 +84,20 @@ def _methods() -> dict[tuple[type, str], Any]:
     return {
         **{(Classic, name): _replacement(Classic.__dict__[name], acts[name]) for name in acts},
         **{
-            (kind, name): _replacement(kind.__dict__[name], save, _writers_session)
+            (kind, name): _replacement(kind.__dict__[name], save, _WRITERS_SESSION)
             for kind, names in SAVES.items()
             for name in names
         },
         (DataStreamWriter, "foreachBatch"): _replacement(
-            DataStreamWriter.foreachBatch, foreach_batch, _writers_session
+            DataStreamWriter.foreachBatch, foreach_batch, _WRITERS_SESSION
         ),
         (SparkSession, "sql"): _replacement(SparkSession.sql, run_sql, lambda spark: spark),
         (Classic, "rdd"): rdd,
     }
 
 
-def _session_of(df: DataFrame) -> SparkSession:
-    return df.sparkSession
-
-
-def _writers_session(writer: Any) -> SparkSession:
-    session: SparkSession = writer._spark
-    return session
-
-
 def _replacement(
-    original: Original, action: Action, session_of: Callable[[Any], SparkSession] = _session_of
+    original: Original, action: Action, session_of: Callable[[Any], SparkSession] = _SESSION
 ) -> Callable[..., Any]:
     """Return a method that calls `action` where a session is entered, else the original. Actions
     that an action runs inside are left to Spark."""

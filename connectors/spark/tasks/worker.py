@@ -11,7 +11,6 @@ import gc
 import sys
 from collections import OrderedDict
 from functools import partial
-from pathlib import Path
 from zipimport import zipimporter
 
 import pyarrow as pa
@@ -47,7 +46,9 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
             settings.limits,
             settings.store,
         )
-        runtime = Runtime(settings.wait_s, folders=_shared_folders(settings))
+        shared = f"headgate-{xxhash.xxh3_64_hexdigest(settings.store.encode())}"
+        folders = tuple(folder / shared for folder in local_folders())  # of one store
+        runtime = Runtime(settings.wait_s, folders=folders)
         context = ShuffleEnvironmentContext(settings.job, runtime)
         shuffle = _ENVIRONMENTS[settings.key] = factory.create_shuffle_environment(context)
         if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:
@@ -62,12 +63,6 @@ def open_rooted(settings: WorkerSettings) -> tuple[BlobStore, str]:
     store, root = open_store(settings.store, dict(settings.s3))
     prefix = Layout(root, settings.job).prefix
     return RootedStore(store, Root(settings.store, prefix, settings.markers, settings.key)), root
-
-
-def _shared_folders(settings: WorkerSettings) -> tuple[Path, ...]:
-    """Return the folders that the workers of this executor share for one store."""
-    named = f"headgate-{xxhash.xxh3_64_hexdigest(settings.store.encode())}"
-    return tuple(folder / named for folder in local_folders())
 
 
 def keep_memory() -> None:

@@ -99,7 +99,7 @@ class S3BlobStore:
         if span is not None and span.length == 0:
             return memoryview(b"")
         checked_name(name)
-        return self._retrier.run(name, lambda: self._counted_get(name, span))
+        return self._retrier.run(name, lambda: self._get(name, span))
 
     def size_bytes(self, name: str) -> int | None:
         checked_name(name)
@@ -151,31 +151,28 @@ class S3BlobStore:
             except HOT_ERRORS as error:
                 raise translated(error, self._settings.place) from error
 
-    def _counted_get(self, name: str, span: ByteRange | None) -> memoryview:
-        with self._meter.answering("gets"):
-            return self._get(name, span)
-
     def _get(self, name: str, span: ByteRange | None) -> memoryview:
         client = self._open()
         size = 0
-        try:
-            if span is None:
-                answer = obstore.get(client, name)
-                span = ByteRange(0, answer.meta["size"])
-                content = memoryview(answer.bytes())
-            else:
-                content = memoryview(
-                    obstore.get_range(client, name, start=span.start, length=span.length)
-                )
-            size = len(content)
-        except HOT_ERRORS as error:
-            fault = fault_of(error)
-            if fault.status == 416 and span is not None:
-                content = memoryview(b"")
-            else:
-                raise translated(error, self._settings.place, name) from error
-        finally:
-            self._meter.add(gets=1, bytes_read=size)
+        with self._meter.answering("gets"):
+            try:
+                if span is None:
+                    answer = obstore.get(client, name)
+                    span = ByteRange(0, answer.meta["size"])
+                    content = memoryview(answer.bytes())
+                else:
+                    content = memoryview(
+                        obstore.get_range(client, name, start=span.start, length=span.length)
+                    )
+                size = len(content)
+            except HOT_ERRORS as error:
+                fault = fault_of(error)
+                if fault.status == 416 and span is not None:
+                    content = memoryview(b"")
+                else:
+                    raise translated(error, self._settings.place, name) from error
+            finally:
+                self._meter.add(gets=1, bytes_read=size)
         return exact(content, name, span)
 
     def _delete(self, batch: Sequence[str]) -> None:

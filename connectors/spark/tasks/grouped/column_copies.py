@@ -37,15 +37,12 @@ def copied(column: pd.Series) -> Any:
     array: Any = column.array
     if type(array) in _COPIED:
         return array.copy()
-    if type(array) in _OF_ARROW and _is_flat(array.__arrow_array__().type):
-        return array.take(np.arange(len(array)))  # its own `copy` shares the memory
+    if type(array) in _OF_ARROW:
+        kind = array.__arrow_array__().type
+        if kind in (pa.string(), pa.large_string()) or pa.types.is_primitive(kind):
+            # its own `copy` shares the memory, and so does `take` of a dictionary, for example
+            return array.take(np.arange(len(array)))
     return None
-
-
-def _is_flat(kind: pa.DataType) -> bool:
-    """Return True if `take` copies the values of this type. It shares a dictionary, for example."""
-    text = kind in (pa.string(), pa.large_string())
-    return text or bool(pa.types.is_primitive(kind))
 
 
 def _objects(values: np.ndarray) -> np.ndarray | None:

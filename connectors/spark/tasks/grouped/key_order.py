@@ -19,6 +19,10 @@ Longs = npt.NDArray[np.int64]
 Lane = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 Word = npt.NDArray[np.uint64]
 _WORD_BITS, _DIGIT_BITS = 64, 16
+_BYTES = (
+    *(pa.types.is_string, pa.types.is_binary),
+    *(pa.types.is_large_string, pa.types.is_large_binary),
+)
 
 
 def groups(keys: Sequence[pa.Array], rows: int) -> tuple[Longs, Longs]:
@@ -82,11 +86,12 @@ def _lanes(key: pa.Array) -> Iterator[Lane]:
             yield from _lanes(field)
     elif pa.types.is_list(kind):
         yield _ranks(_spelled(key))
-    elif _is_bytes(kind):
+    elif any(is_of_kind(kind) for is_of_kind in _BYTES):
         yield _ranks(key)
     else:
-        same = key if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else _viewed(key)
-        yield numbers(_filled(same.cast(pa.int64())), np.int64)
+        if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            key = key.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+        yield numbers(_filled(key.cast(pa.int64())), np.int64)
 
 
 def _halves(key: pa.Array) -> Iterator[Lane]:
@@ -128,15 +133,6 @@ def _ranks(key: pa.Array) -> Lane:
 
 def _filled(key: pa.Array) -> pa.Array:
     return key.fill_null(0) if key.null_count else key  # `fill_null` always copies
-
-
-def _viewed(key: pa.Array) -> pa.Array:
-    return key.view(pa.int32() if key.type.bit_width == 32 else pa.int64())
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    tests = pa.types.is_string, pa.types.is_binary, pa.types.is_large_string
-    return any(test(kind) for test in (*tests, pa.types.is_large_binary))
 
 
 def as_one(column: pa.ChunkedArray) -> pa.Array:
