@@ -19,10 +19,9 @@ from ..errors import Closed, Corrupt, HeadgateError, Lost, OutcomeUnknown
 from ..events import codec
 from ..events.types import Event, Recorded
 from ..ids import JobId
-from ..log import Holder, MasterGroup, Rejected, read_to
-from .clients import KafkaClients
+from ..log import GroupMember, Holder, MasterGroup, Rejected, read_to
+from .clients import REQUEST_S_MIN, KafkaClients
 from .errors import translate_delivery, translate_reading
-from .group import read_group
 from .membership import KafkaMembership
 from .records import Place, decoded, job_of, next_messages, produce, taken_ms
 from .settings import KafkaSettings, TopicSettings
@@ -84,7 +83,7 @@ class KafkaEventLog:
         return KafkaMembership(slot, holder, self._clients)
 
     def group(self, deadline: Deadline) -> MasterGroup:
-        return read_group(self._open, deadline)
+        return _read_group(self._open, deadline)
 
     def read_all(
         self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
@@ -313,3 +312,39 @@ class KafkaFollower:
         self.rejected += 1
         if self.rejections is not None:
             self.rejections.append(Rejected(self._place.partition, offset, str(exc)))
+
+
+def _read_group(clients: KafkaClients, deadline: Deadline) -> MasterGroup:
+    """Return the members of the group, and how far they have come. Masters are static members: the
+    group knows each of them by its slot. Nothing here joins the group or commits."""
+    settings = clients.settings
+    if settings.embedded:  # the mock broker has no groups to tell of
+        return MasterGroup()
+    members = [
+        GroupMember(
+            member.group_instance_id or member.member_id,
+            member.host.removeprefix("/"),
+            tuple(sorted(place.partition for place in member.assignment.topic_partitions)),
+        )
+        for member in clients.members(settings.masters_group, deadline)
+    ]
+    places = clients.places(settings.events_topic, None)
+    ends = {place.partition: clients.written_offset(place) for place in places}
+    members.sort(key=lambda member: member.slot)
+    return MasterGroup(tuple(members), _decided(clients, settings, sorted(ends), deadline), ends)
+
+
+def _decided(
+    clients: KafkaClients, settings: KafkaSettings, numbers: list[int], deadline: Deadline
+) -> dict[int, int]:
+    """Return the offsets that the group has committed. Those of an open step do not count, and are
+    not waited for.
+
+    An admin client must not ask: it kills the process if the coordinator has changed meanwhile.
+    """
+    asked = [TopicPartition(settings.events_topic, number) for number in numbers]
+    group, limit_s = settings.masters_group, max(REQUEST_S_MIN, deadline.left_s)
+    outside = clients.consumer(group, isolation="read_uncommitted")
+    with closing(outside), clients.translated(f"asking for the offsets of {group}"):
+        places = outside.committed(asked, limit_s)
+    return {place.partition: place.offset for place in places if place.offset >= 0}

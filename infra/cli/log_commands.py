@@ -17,9 +17,8 @@ from ...connectors.spark.report import job_report
 from ...control.clock import SYSTEM_CLOCK, ProgressDeadline
 from ...control.errors import Invalid
 from ...control.ids import is_index, job_id, partition_id
-from ...control.inquiry.audit import audit
+from ...control.inquiry.audit import audit, refused
 from ...control.inquiry.history import why
-from ...control.inquiry.ignored import refused
 from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import list_jobs
 from ...control.inquiry.neglected import follow_jobs

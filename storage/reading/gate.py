@@ -15,6 +15,7 @@ from itertools import chain
 import pyarrow as pa
 import xxhash
 
+from ...control.contract import ShuffleDescriptor
 from ...control.errors import Closed, Corrupt, Lost
 from ...control.events.types import Consumed
 from ...control.ids import AttemptId, PartitionId
@@ -24,10 +25,9 @@ from ..contract import InputGateDeployment
 from ..format.layout import segment_number
 from ..format.messages import decode
 from ..runtime import JobClients
-from .lost_objects import LostObjects, ViewNews
+from .lost_objects import LostObjects, ViewNews, place_sound
 from .range_cache import RangeCache
-from .read_plan import Slice, plan, read_on
-from .replacement import Replacement
+from .read_plan import Slice, alone, plan, read_on
 
 
 class SegmentGate:
@@ -47,8 +47,7 @@ class SegmentGate:
         self._range_cache = range_cache
         self._announcer = clients.announcer(f"reader {manifest.result}/{deployment.task}")
         news = ViewNews(clients, view, self._announcer)
-        lost = LostObjects(manifest.result, news, deployment.task)
-        self._replacement = Replacement(clients, lost)
+        self._lost = LostObjects(manifest.result, news, deployment.task)
         self._known = plan(deployment, clients.limits)
         self._following = read_on(deployment, clients.limits)
         self._ready: deque[tuple[Slice, memoryview]] = deque()
@@ -136,7 +135,7 @@ class SegmentGate:
                 body = self._sound(piece, window)
                 break
             except (Lost, Corrupt) as failure:
-                came = self._replacement.replace(piece, failure)
+                came = self._replaced(piece, failure)
                 same = next((other for other in came if _stands_for(other, piece)), None)
                 if same is None:
                     return self._begin_again(piece, came, failure)
@@ -147,6 +146,26 @@ class SegmentGate:
         self._held_bytes += piece.span.length
         self._rows += piece.rows
         self._read_bytes += piece.span.length
+
+    def _replaced(self, piece: Slice, failure: Lost | Corrupt) -> list[Slice]:
+        """Report the loss of a slice, wait, and return all slices of its subpartition from the
+        attempt that replaces the lost one. They hold the same rows, but perhaps in another order
+        and with other cuts. A gate that has handed out some of these may go on only if the bytes
+        are the same, too.
+
+        Raises:
+            Lost, Corrupt: the failure, if no attempt can replace the lost one or none did in time.
+        """
+        lost, layout, attempt = self._lost, self._clients.layout, piece.source.attempt
+        it = lost.report(attempt, piece.source.name, failure).registered
+        came = lost.made_again(attempt, failure)
+        segments = tuple((came.attempt, segment) for segment in came.segments)
+        descriptor = ShuffleDescriptor(
+            layout.job, it.result, it.partitions, it.subpartitions, came.attempt.epoch
+        )
+        placed = place_sound(descriptor, segments, layout, self._clients.store, lost)
+        sources = placed.part(0, it.subpartitions).sources
+        return [each for source in sources for each in alone(source, piece.subpartition, 1)]
 
     def _end(self, requests: int) -> Receipt | None:
         """Announce `Consumed`, since no slice is left to take.

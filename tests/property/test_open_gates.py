@@ -26,8 +26,8 @@ from headgate.storage.contract import InputGate, InputGateDeployment, PartitionI
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.manifest import locate
 from headgate.storage.limits import Limits
+from headgate.storage.reading.gate import SegmentGate
 from headgate.storage.reading.read_plan import Slice, alone
-from headgate.storage.reading.replacement import Replacement
 from headgate.storage.runtime import Runtime
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.streaming.channels import Channels
@@ -348,13 +348,13 @@ def test_what_was_not_known_is_read_from_its_replacement(monkeypatch: pytest.Mon
     """A partition that became known later, and then lost a segment, is read whole from the attempt
     that replaced its own."""
 
-    def replacement(self: Replacement, piece: Slice, failure: Exception) -> list[Slice]:
+    def replacement(self: SegmentGate, piece: Slice, failure: Exception) -> list[Slice]:
         other, store = attempt(piece.source.attempt.partition.index, 1), self._clients.store
         segments = written()[1][other].segments
         sources = [locate(LAYOUT, store, other, segment, SUBPARTITIONS) for segment in segments]
         return [slice for source in sources for slice in alone(source, piece.subpartition, 1)]
 
-    monkeypatch.setattr(Replacement, "replace", replacement)
+    monkeypatch.setattr(SegmentGate, "_replaced", replacement)
     with reading() as reader:
         reader.environment._clients.store.delete([LAYOUT.segment(attempt(0, 0), 1)])
         gate = reader.gate({1, 2, 3}, [whole(0)], limits=replace(LIMITS, fetch_bytes=1 << 20))
@@ -365,7 +365,7 @@ def test_a_replacement_with_more_rows_is_corrupt(monkeypatch: pytest.MonkeyPatch
     """A part that is read from another attempt with more rows is an error that names both
     numbers."""
 
-    def replacement(self: Replacement, piece: Slice, failure: Exception) -> list[Slice]:
+    def replacement(self: SegmentGate, piece: Slice, failure: Exception) -> list[Slice]:
         others = [attempt(0, 1), attempt(1, 1)]
         segments = [
             (other, segment) for other in others for segment in written()[1][other].segments
@@ -374,7 +374,7 @@ def test_a_replacement_with_more_rows_is_corrupt(monkeypatch: pytest.MonkeyPatch
         sources = [locate(LAYOUT, store, *segment, SUBPARTITIONS) for segment in segments]
         return [slice for source in sources for slice in alone(source, piece.subpartition, 1)]
 
-    monkeypatch.setattr(Replacement, "replace", replacement)
+    monkeypatch.setattr(SegmentGate, "_replaced", replacement)
     with reading() as reader:
         reader.environment._clients.store.delete([LAYOUT.segment(attempt(0, 0), 0)])
         gate = reader.gate({1, 2, 3}, [whole(0)], limits=replace(LIMITS, fetch_bytes=1 << 20))

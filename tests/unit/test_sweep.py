@@ -28,7 +28,7 @@ from headgate.control.events.types import (
     Tick,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.inquiry.ignored import refused
+from headgate.control.inquiry.audit import refused
 from headgate.control.inquiry.neglected import Neglected, follow_jobs, neglected
 from headgate.control.log import Receipt
 from headgate.control.master.announcer import Announcer

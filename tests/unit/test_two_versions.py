@@ -22,8 +22,7 @@ from headgate.control.events.types import (
     PromoteRequested,
     ReleaseRequested,
 )
-from headgate.control.inquiry.audit import audit, fold
-from headgate.control.inquiry.ignored import refused
+from headgate.control.inquiry.audit import audit, fold, refused
 from headgate.control.inquiry.job_view import JobView
 from headgate.control.inquiry.neglected import Neglected, follow_jobs, neglected
 from headgate.control.inquiry.reading import known, states

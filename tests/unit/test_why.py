@@ -18,8 +18,8 @@ from headgate.control.events.types import (
     Tick,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.inquiry.audit import refused
 from headgate.control.inquiry.history import Made, why
-from headgate.control.inquiry.ignored import refused
 from headgate.control.model.replay import Replay
 
 JOB, RESULT = JobId("job"), ResultId("r")

@@ -20,7 +20,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ..jvm.pages.query_page import leave_page
 from ..jvm.scheduler import session_name
-from .batches import foreach_batch
 from .commands import run_sql
 from .runs import Runs
 from .writers import SAVES, save
@@ -89,7 +88,7 @@ def _methods() -> dict[tuple[type, str], Any]:
             for name in names
         },
         (DataStreamWriter, "foreachBatch"): _replacement(
-            DataStreamWriter.foreachBatch, foreach_batch, _WRITERS_SESSION
+            DataStreamWriter.foreachBatch, _foreach_batch, _WRITERS_SESSION
         ),
         (SparkSession, "sql"): _replacement(SparkSession.sql, run_sql, lambda spark: spark),
         (Classic, "rdd"): rdd,
@@ -173,6 +172,23 @@ _iterate.__code__ = _iterate.__code__.replace(co_name="toLocalIterator")
 def _rdd(runs: Runs, original: Original, df: DataFrame) -> Any:
     with runs.keep(df, False, "") as out:
         return original(out)
+
+
+def _foreach_batch(
+    runs: Runs, original: Original, writer: Any, func: Callable[[DataFrame, int], Any]
+) -> Any:
+    """Let a stream call `func` for each batch, with the session of the batch entered, which the
+    stream has made."""
+
+    session = writer._spark  # which must live as long as the stream: its headgate lives no longer
+
+    @wraps(func)
+    def entered(batch: DataFrame, number: int) -> None:
+        assert session is not None
+        with runs.inside(batch.sparkSession):
+            func(batch, number)
+
+    return original(writer, entered)
 
 
 @contextmanager
