@@ -36,7 +36,7 @@ class Table:
 
     def text(self) -> str:
         """Return aligned lines of plain text. Long words are cut."""
-        rows = [[cut(cell, self.cell_max) for cell in row] for row in self._filled()]
+        rows = [[shortened(cell, self.cell_max) for cell in row] for row in self._filled()]
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(
@@ -178,7 +178,7 @@ def _visible(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
-def cut(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
     """Return a text as it is printed on a terminal, at most so many cells of it."""
     shown = _visible(text)
     return shown if cell_len(shown) <= most else set_cell_size(shown, most - 1) + "…"

@@ -13,7 +13,7 @@ from ..errors import Lost, Unavailable
 from ..events.types import Recorded
 from ..ids import JobId
 from ..log import EventLog, Placed, Tail, job_of
-from .neglected import JobLog, resumed, take
+from .neglected import JobLog, observe, resumed
 from .reading import READ_S_MAX, known_without_indexes, without_indexes
 
 _EVENTS_MAX = 1_000
@@ -53,7 +53,7 @@ class FollowedJobs:
 
     def poll(self, timeout_s: float) -> list[Placed]:
         """Wait for events, and return them without the indexes of segments: those of a wide result
-        have 100 MB. `take` takes them.
+        have 100 MB. Give them to `observe`.
 
         Raises:
             Unavailable: the log cannot be read.
@@ -67,9 +67,9 @@ class FollowedJobs:
             raise
         return [Placed(it.partition, without_indexes(it.recorded)) for it in events]
 
-    def take(self, recorded: Recorded) -> JobLog:
+    def observe(self, recorded: Recorded) -> JobLog:
         """Replay an event that was read, and return its job."""
-        return take(self.jobs, recorded)
+        return observe(self.jobs, recorded)
 
     def read_to_end(
         self, deadline: Deadline, see: Callable[[Recorded], None] = lambda recorded: None
@@ -89,7 +89,7 @@ class FollowedJobs:
             if deadline.passed:
                 raise Unavailable("the log was not read to its end in time")
             for placed in self.poll(deadline.poll_s):
-                self.take(placed.recorded)
+                self.observe(placed.recorded)
                 see(placed.recorded)
             before, lag = lag, self.lag(ends)
         self.forget(ends)

@@ -46,7 +46,7 @@ class _Story:
     open: AttemptId | None = None
     """The attempt that the next one replaces."""
 
-    def take(self, recorded: ev.Recorded) -> None:
+    def observe(self, recorded: ev.Recorded) -> None:
         offset, body = recorded.offset, recorded.event.body
         match body:
             case ev.JobAccepted() if body.epoch > 1:
@@ -106,7 +106,7 @@ def why(records: Iterable[ev.Recorded], partition: PartitionId) -> tuple[Made, .
     """Return every attempt at a partition that is in the records."""
     story = _Story(partition)
     for recorded in records:
-        story.take(recorded)
+        story.observe(recorded)
     return tuple(
         Made(attempt, entry.reason, entry.outcome, tuple(entry.offsets))
         for attempt, entry in story.made.items()

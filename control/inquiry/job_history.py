@@ -26,7 +26,7 @@ class JobHistory:
         self._start = Replay(job, snapshot)
         self._states: list[JobState] = []
 
-    def take(self, records: Iterable[Recorded]) -> None:
+    def observe(self, records: Iterable[Recorded]) -> None:
         """Add the next events, in the order of the log."""
         for recorded in records:
             if not self.records:

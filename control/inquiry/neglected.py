@@ -85,7 +85,7 @@ def follow_jobs(
     """Replay every job from its snapshot, or from its first record, up to the first error."""
     jobs = resumed(snapshots)
     for recorded in records:
-        take(jobs, recorded)
+        observe(jobs, recorded)
     return jobs
 
 
@@ -97,7 +97,7 @@ def resumed(snapshots: Mapping[JobId, Snapshot]) -> dict[JobId, JobLog]:
     }
 
 
-def take(jobs: dict[JobId, JobLog], recorded: Recorded) -> JobLog:
+def observe(jobs: dict[JobId, JobLog], recorded: Recorded) -> JobLog:
     """Replay the next event of its job, and return that job."""
     job = recorded.event.job
     entry = jobs.setdefault(job, JobLog(Replay(job)))

@@ -169,14 +169,14 @@ class SnapshotSteps:
         from which the partition must be read, as far as other jobs know."""
         job, results = self.snapshot.state.job, self.snapshot.state.results
         if self._has_ended:
-            written = _cut(job, _pack_ended(replace(self.snapshot, needed=needed)))
+            written = _in_parts(job, _pack_ended(replace(self.snapshot, needed=needed)))
             stored = {part.key: part.body or b"" for part in written}
             gone = [StateRecord(key, None) for key in sorted(self._before.keys - stored.keys())]
             return (*gone, *written), Standing(frozenset(stored), ended=ended(job, stored))
         entries = tuple(self._standing[name][1] for name in results)
         state = replace(self.snapshot.state, results=PersistentMap())
         head = replace(self.snapshot, state=state, needed=needed)
-        written = _cut(job, container.pack(Index(head, entries), _NOTES))
+        written = _in_parts(job, container.pack(Index(head, entries), _NOTES))
         keys = {part.key for part in written}
         keys.update(key for entry in entries for key in _keys(_key(job, entry), entry.parts))
         gone = [StateRecord(key, None) for key in sorted(self._before.keys - keys)]
@@ -193,7 +193,7 @@ class SnapshotSteps:
                 is_same = former[0] is result and former[1].checksum == checksum
                 slot = former[1].slot if is_same else 1 - former[1].slot
             entry = Entry(name, 0, checksum, slot)
-            parts = _cut(_key(self.snapshot.state.job, entry), body)
+            parts = _in_parts(_key(self.snapshot.state.job, entry), body)
             self._standing[name] = result, replace(entry, parts=len(parts))
             yield from parts
 
@@ -315,7 +315,7 @@ def _keys(key: str, parts: int) -> Iterable[str]:
     return (f"{key}//{part}" if part else key for part in range(parts))
 
 
-def _cut(key: str, body: bytes) -> list[StateRecord]:
+def _in_parts(key: str, body: bytes) -> list[StateRecord]:
     starts = range(0, len(body), PART_BYTES)
     frame = _FRAME.pack(len(starts), crc32(body))
     named = zip(_keys(key, len(starts)), starts, strict=True)

@@ -140,7 +140,7 @@ def state(
         snapshots = known(log, job)
         name = job_id(job)
         history = JobHistory(name, snapshots.get(name))
-        history.take(read(log, job, snapshots))
+        history.observe(read(log, job, snapshots))
     folded = [history.state(at)]
     tables = *map(views.state_table, folded), lives.timeline(history.until(at))
     show(as_json, (*tables, lives.legend()), map(fields.state_fields, folded))

@@ -136,7 +136,7 @@ class LogNumbersReader:
         events = self._followed.poll(timeout_s)
         with self._lock:
             for placed in events:
-                self._take(placed)
+                self._observe(placed)
         now_s = self._clock.monotonic_s()
         if now_s >= self._beats_due_s:
             beats = self._log.read_beats(None, ProgressDeadline(READ_S_MAX))
@@ -169,10 +169,10 @@ class LogNumbersReader:
             self._rejected, self._rejected_before = self._rejected + new, self._followed.rejected
             self._prune()
 
-    def _take(self, placed: Placed) -> None:
+    def _observe(self, placed: Placed) -> None:
         recorded, event = placed.recorded, placed.recorded.event
         at_ms = recorded.at_ms or event.time_ms
-        entry = self._followed.take(recorded)
+        entry = self._followed.observe(recorded)
         is_new = recorded.offset >= self._followed.starts[placed.partition]
         if is_new:
             self._events[event.kind] += 1

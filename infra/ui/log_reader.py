@@ -194,7 +194,7 @@ class LogReader:
                 watched.identity_due_s = now_s + _SAME_S_MAX
                 if self._log.identity(deadline) != watched.identity:
                     raise Lost("another log is in the place of the one that was read", ())
-            history.take(
+            history.observe(
                 map(without_indexes, read_to(follower, follower.end(), _EVENTS_MAX, deadline))
             )
         except Lost:  # nobody looked for longer than the log keeps events, or this is another log

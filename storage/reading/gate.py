@@ -215,15 +215,15 @@ class SegmentGate:
         too early, or if there seems to be no object: an object that is reported as lost is
         deleted."""
         try:
-            body = self._cut(piece, window)
+            body = self._own_bytes(piece, window)
         except (Corrupt, Lost):
             self._range_cache.forget(piece.source.name, piece.window, piece.shared)
-            return self._cut(piece, self._fetch(piece))
+            return self._own_bytes(piece, self._fetch(piece))
         if piece.window == piece.span:  # no other reader wants this window
             self._range_cache.forget(piece.source.name, piece.window)
         return body
 
-    def _cut(self, piece: Slice, window: Future[memoryview]) -> memoryview:
+    def _own_bytes(self, piece: Slice, window: Future[memoryview]) -> memoryview:
         """Return the slice's own bytes, cut out of its window and checked."""
         try:
             body = window.result()

@@ -91,7 +91,7 @@ class _Groups:
         wanted_bytes = self._bytes(self.wanted)
         self._alone = wanted_bytes >= min(bytes_max, int(self._ends[-1]))
         self._alone |= not self._gains(self.wanted)
-        self._ranges = cut(
+        self._ranges = bounded_ranges(
             self._ends, self.wanted if self._alone else range(manifest.count), bytes_max
         )
         self._group = range(0)
@@ -135,7 +135,7 @@ def shared_slice_bytes(executors: int) -> float:
     return _REQUEST_BYTES / max(executors - 1, 1e-9)
 
 
-def cut(ends: Longs, wanted: range, bytes_max: int) -> Iterator[range]:
+def bounded_ranges(ends: Longs, wanted: range, bytes_max: int) -> Iterator[range]:
     """Cut neighbouring subpartitions into as few groups as have at most `bytes_max`, except for
     groups of a single one. `ends` are the sums of the bytes of the subpartitions."""
     first = wanted.start
@@ -173,5 +173,5 @@ def _narrowed(source: Source, at: int, group: range, bytes_max: int) -> ByteRang
     """Return the window of a slice for readers that cut a group of neighbours into smaller ones in
     this object."""
     ends = np.cumsum(source.sizes[: group.stop])
-    piece = next(piece for piece in cut(ends, group, bytes_max) if at in piece)
+    piece = next(piece for piece in bounded_ranges(ends, group, bytes_max) if at in piece)
     return source.range_of(piece.start, len(piece))

@@ -27,7 +27,7 @@ from ..format.segment import Longs
 from ..runtime import JobClients
 from ..stores.port import ByteRange
 from .range_cache import RangeCache
-from .read_plan import cut
+from .read_plan import bounded_ranges
 
 _Rows: TypeAlias = tuple[pa.RecordBatch, Longs]
 _Window: TypeAlias = tuple[ByteRange, Future[memoryview]]
@@ -68,7 +68,7 @@ class StretchReader:
                     yield self._from_gate(_of(it, block))
                     continue
                 windows = {source.name: self._fetch(source) for source in block.sources}
-                for group in _cut(block, group_bytes):
+                for group in _bounded_parts(block, group_bytes):
                     yield self._read_group(_of(it, group), windows)
                 self._forget(windows)
         if self._rows != stated_rows:
@@ -88,10 +88,10 @@ class StretchReader:
         of a single subpartition that does not. A partition is never cut, so that all its rows can
         be read from another attempt: one that does not fit is left to a gate."""
         bytes_max = self._clients.limits.fetch_bytes
-        for block in _cut(it.manifest.part(it.first, it.count), bytes_max):
+        for block in _bounded_parts(it.manifest.part(it.first, it.count), bytes_max):
             partitions = [tuple(sources) for _, sources in groupby(block.sources, _partition)]
             ends = np.cumsum([sum(int(it.sizes.sum()) for it in each) for each in partitions])
-            for some in cut(ends, range(len(ends)), bytes_max):
+            for some in bounded_ranges(ends, range(len(ends)), bytes_max):
                 sources = chain.from_iterable(partitions[some.start : some.stop])
                 yield replace(block, sources=tuple(sources))
 
@@ -151,10 +151,10 @@ def _partition(source: Source) -> int:
     return source.attempt.partition.index
 
 
-def _cut(manifest: Manifest, bytes_max: int) -> Iterator[Manifest]:
+def _bounded_parts(manifest: Manifest, bytes_max: int) -> Iterator[Manifest]:
     """Yield the manifests of neighbouring subpartitions of at most `bytes_max`, or of a single one,
     each with the objects that have rows of them. There are none of empty subpartitions."""
-    for group in cut(np.cumsum(manifest.sizes), range(manifest.count), bytes_max):
+    for group in bounded_ranges(np.cumsum(manifest.sizes), range(manifest.count), bytes_max):
         part = manifest.part(manifest.first + group.start, len(group))
         if filled := tuple(source for source in part.sources if source.sizes.any()):
             yield replace(part, sources=filled)

@@ -161,7 +161,7 @@ def _combining(
     # beside its hot subpartitions, a partition has one object
     apart = np.maximum(1, slices.near) if limits.merges else of_each
     read, stored = (
-        _cut(slices.sizes // counts, np.full(len(counts), bytes_max), ends)
+        _group_starts(slices.sizes // counts, np.full(len(counts), bytes_max), ends)
         for counts, bytes_max in ((apart, limits.fetch_bytes), (of_each, combined_bytes(limits)))
     )
     gets = slices.requests(read)
@@ -173,7 +173,7 @@ def _combining(
     return sent, written, objects
 
 
-def _cut(sizes: Longs, bytes_max: Longs, borders: Longs) -> Longs:
+def _group_starts(sizes: Longs, bytes_max: Longs, borders: Longs) -> Longs:
     """Return the first subpartition of each group of neighbours. A group has at most the
     `bytes_max` of its first one, or a single subpartition, and ends at the next of `borders`."""
     sums, numbers = np.cumsum(sizes), np.arange(len(sizes))
@@ -206,12 +206,12 @@ def _reads(size: ExchangeSize, slices: Slices, objects: int, limits: Limits) -> 
     slice_bytes = part_bytes / np.maximum(near[of_part] * np.diff(parts, append=count), 1)
     alone = part_bytes >= np.minimum(room, np.add.reduceat(slices.sizes, first))[of_part]
     alone |= slice_bytes > shared_slice_bytes(readers.executors)
-    windows = _cut(slices.sizes, room[shard_of], parts[1:])
+    windows = _group_starts(slices.sizes, room[shard_of], parts[1:])
     windows = _united(count, windows, slices.borders)
     requests = slices.requests(windows) + slices.narrowed(windows, limits.window_bytes)
     gets = requests[alone[_group_of(windows, parts)]].sum()
     if not alone.all():
-        groups = _cut(slices.sizes, room[shard_of], first[1:])
+        groups = _group_starts(slices.sizes, room[shard_of], first[1:])
         parts_alone = _Parts(parts, alone)
         gets += _shared(slices, groups, near[shard_of[groups]], parts_alone, limits, readers)
     gets = min(gets, slices.filled.sum())  # nobody requests an empty slice

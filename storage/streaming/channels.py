@@ -155,7 +155,7 @@ class Channels:
             descriptor.partition: _Channel(descriptor.subpartitions, descriptor.pipelined)
             for descriptor in deployment.unknown
         }
-        self._cut: deque[Slice] = deque()
+        self._slices: deque[Slice] = deque()
         self._changed = Condition()
         self._news = False
         self.update(deployment.told)
@@ -174,9 +174,9 @@ class Channels:
     def ended(self) -> bool:
         """Return True if every partition is whole and handed out."""
         with self._changed:
-            return not self._cut and all(channel.ended for channel in self._channels.values())
+            return not self._slices and all(channel.ended for channel in self._channels.values())
 
-    def take(self) -> Slice | None:
+    def next_slice(self) -> Slice | None:
         """Return the next slice that can be read now, or None.
 
         Raises:
@@ -184,7 +184,7 @@ class Channels:
             Corrupt: an attempt's announcements contradict each other, or a segment's index is not
                 what was announced.
         """
-        while not self._cut:
+        while not self._slices:
             with self._changed:
                 following = next(filter(None, map(_Channel.next, self._channels.values())), None)
             if following is None:
@@ -192,11 +192,11 @@ class Channels:
             attempt, segment = following
             channel, clients = self._channels[attempt.partition], self._clients
             source = locate(clients.layout, clients.store, attempt, segment, channel.subpartitions)
-            self._cut.extend(alone(source, self.deployment.first, self.deployment.count))
-            if self._cut:
+            self._slices.extend(alone(source, self.deployment.first, self.deployment.count))
+            if self._slices:
                 with self._changed:
                     channel.read = attempt
-        return self._cut.popleft()
+        return self._slices.popleft()
 
     def wait(self, deadline: Deadline) -> None:
         """Return when there was news since the last wait.

@@ -37,7 +37,7 @@ class StreamGate(SegmentGate):
     def _next(self) -> Slice | None:
         piece = super()._next()
         if piece is None:
-            piece = self._channels.take()
+            piece = self._channels.next_slice()
             self._stated_rows += piece.rows if piece is not None else 0
         return piece
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
@@ -16,6 +15,7 @@ import xxhash
 
 from ...control.errors import Invalid
 from ...control.ids import AttemptId
+from ..format.batches import BATCH_BYTES, batch_bytes, split
 from ..format.messages import kinds, pack
 from ..format.segment import (
     ARROW,
@@ -30,7 +30,6 @@ from ..format.segment import (
     packed_head,
 )
 
-BATCH_BYTES = 4 << 20
 _FRAMING_BYTES = 1 << 20
 _MANY_COLUMNS = 128
 _REFUSED = (  # a dictionary is not in each slice, and the others cannot be sorted or bounded
@@ -101,7 +100,7 @@ def form_of(runs: list[Run]) -> int:
     columns = len(kinds(runs[0].batch.schema))
     framing_bytes = int(np.count_nonzero(rows)) * (256 + 64 * columns)
     least_bytes = _FRAMING_BYTES if columns >= _MANY_COLUMNS else 48 * _FRAMING_BYTES
-    rows_bytes = sum(_batch_bytes(run.batch) for run in runs)
+    rows_bytes = sum(batch_bytes(run.batch) for run in runs)
     return PACKED if framing_bytes > max(least_bytes, rows_bytes // 2) else ARROW
 
 
@@ -154,7 +153,7 @@ def _encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
 def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
     """Return an upper limit for the file's size. Room costs nothing, because only written memory
     is ever touched, while a sink that grows by copying costs more than the compression."""
-    raw = sum(_batch_bytes(run.batch) + sum(map(_nulls_bytes, run.batch.columns)) for run in runs)
+    raw = sum(batch_bytes(run.batch) + sum(map(_nulls_bytes, run.batch.columns)) for run in runs)
     # two neighbouring batches of a subpartition are larger than the limit of one
     batches = filled + 2 * (raw // BATCH_BYTES)
     head = 2 * int(schema.serialize().size)
@@ -171,18 +170,6 @@ def _nulls_bytes(column: pa.Array) -> int:
     elif isinstance(column, (pa.ListArray, pa.LargeListArray)):
         inner = [column.values]
     return len(column) // 8 + 1 + sum(map(_nulls_bytes, inner))
-
-
-def _batch_bytes(rows: pa.RecordBatch) -> int:
-    """Return the bytes of rows in memory, at least one for each: a row may have no column."""
-    return max(int(rows.nbytes), int(rows.num_rows))
-
-
-def _is_over(rows: pa.RecordBatch, bytes_max: int) -> bool:
-    """Return True if rows have more bytes. The size of all their buffers, which is no less unless
-    columns share some, is known in a small part of the time."""
-    most_bytes = max(int(rows.get_total_buffer_size()), rows.num_rows)
-    return most_bytes > bytes_max and _batch_bytes(rows) > bytes_max
 
 
 def _slices(
@@ -202,19 +189,9 @@ def _slices(
         # Arrow also writes up to 64 bytes of the texts behind a piece of a run, and only a copy
         # shows soon that the piece needs no cut
         joined = form == PACKED or len(pieces) > 1
-        batches = cut(pa.concat_batches(pieces) if joined else pieces[0])
+        batches = split(pa.concat_batches(pieces) if joined else pieces[0])
         yield subpartition, (map(_copied, batches) if copied else batches)
 
 
 def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.concat_batches([batch])
-
-
-def cut(rows: pa.RecordBatch, bytes_max: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-    """Yield batches of as many rows as fit into `bytes_max`, and of one row if that does not."""
-    while rows.num_rows > 1 and _is_over(rows, bytes_max):
-        counts = range(1, rows.num_rows)
-        fit = bisect_right(counts, bytes_max, key=lambda n: _batch_bytes(rows.slice(0, n)))
-        yield rows.slice(0, max(1, fit))
-        rows = rows.slice(max(1, fit))
-    yield rows

@@ -20,9 +20,10 @@ import xxhash
 from ...control.errors import Closed, Invalid
 from ...control.events.types import AttemptFailed, AttemptStarted, Produced, SegmentSummary
 from ..contract import SEGMENT_BYTES_MAX, ResultPartitionDeployment
+from ..format.batches import BATCH_BYTES
 from ..format.segment import ARROW, Longs, checksum, inline_bytes, signed
 from ..runtime import JobClients
-from .encoding import BATCH_BYTES, Run, Segment, check_kinds, encode, form_of, in_order, sort
+from .encoding import Run, Segment, check_kinds, encode, form_of, in_order, sort
 from .fingerprint import Fingerprint
 from .spill import Spill
 

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from rich.table import Table
 
 from headgate import Headgate
+from headgate.storage.format.batches import BATCH_BYTES
 from headgate.storage.limits import Limits
-from headgate.storage.writing.encoding import BATCH_BYTES
 
 from ..processes import descendants
 from .measure import peak_bytes

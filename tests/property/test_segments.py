@@ -20,11 +20,11 @@ from headgate.control.events.types import SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId
 from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.format import segment
+from headgate.storage.format.batches import BATCH_BYTES
 from headgate.storage.format.segment import SegmentIndex
 from headgate.storage.limits import Limits
 from headgate.storage.reading.ways import DIRECT, Readers, Way, predict
 from headgate.storage.stores.costs import COSTS
-from headgate.storage.writing import encoding
 
 from ..doubles.segments import (
     CODECS,
@@ -401,7 +401,7 @@ def test_batches_in_order_and_others_keep_the_order_of_rows(
 def test_a_large_subpartition_is_several_batches(codec: str) -> None:
     """A subpartition over the size of a batch comes back whole, in batches of bounded size."""
     schema = pa.schema([("a", pa.int64())])
-    rows = 3 * encoding.BATCH_BYTES // 8 + 1
+    rows = 3 * BATCH_BYTES // 8 + 1
     numbers = pa.array(np.arange(rows))
     part = Part(pa.record_batch([numbers], schema=schema), np.ones(rows, np.int64), ())
     with exchange(schema, [part], 3, codec, Limits()) as written:
@@ -409,7 +409,7 @@ def test_a_large_subpartition_is_several_batches(codec: str) -> None:
         deployment = InputGateDeployment(written.manifest(), schema, 0, 3, 7)
         batches = list(written.environment.create_input_gate(deployment))
     assert len(batches) == 4
-    assert max(batch.nbytes for batch in batches) <= encoding.BATCH_BYTES
+    assert max(batch.nbytes for batch in batches) <= BATCH_BYTES
 
 
 def test_an_index_too_large_for_the_event_is_read_from_the_footers() -> None:

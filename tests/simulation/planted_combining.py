@@ -59,14 +59,14 @@ def skip_the_checksums_of_a_stretch(patch: pytest.MonkeyPatch) -> None:
 
 def cut_a_share_elsewhere(patch: pytest.MonkeyPatch) -> None:
     """A combiner gets an index from which its first subpartition is cut off."""
-    cut = combine_task._cut
+    whole = combine_task._part_of
 
     def elsewhere(
         segment: SegmentSummary, wanted: range, subpartitions: int
     ) -> tuple[SegmentSummary, int]:
-        return cut(segment, wanted[1:] or wanted, subpartitions)
+        return whole(segment, wanted[1:] or wanted, subpartitions)
 
-    patch.setattr(combine_task, "_cut", elsewhere)
+    patch.setattr(combine_task, "_part_of", elsewhere)
 
 
 def combine_another_range_again(patch: pytest.MonkeyPatch) -> None:

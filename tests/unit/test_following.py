@@ -116,7 +116,7 @@ def test_each_event_is_read_once(timed: TimedLog) -> None:
         assert ["ResultRegistered", "AttemptStarted", "Produced", "Consumable"] == kinds
         assert [False, True, True, True] == [it.recorded.offset >= position for it in events]
         for placed in events:
-            followed.take(placed.recorded)
+            followed.observe(placed.recorded)
         assert [] == followed.poll(0.0)
         result = followed.jobs[job.job].replay.state.results[ResultId("r")]
         assert 1 == result.totals.written.partitions

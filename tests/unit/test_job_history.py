@@ -34,7 +34,7 @@ def test_each_state_is_the_fold_of_the_events_before_it() -> None:
     assert len(records) > 260
     history = JobHistory(job.job)
     for start in range(0, len(records), 7):
-        history.take(records[start : start + 7])
+        history.observe(records[start : start + 7])
     for count, recorded in enumerate(records, 1):
         (expected,) = fold(records[:count])
         assert expected == history.state(recorded.offset)
@@ -53,8 +53,8 @@ def test_states_start_at_the_snapshot_if_events_are_gone() -> None:
     snapshot = replay.snapshot(records[150].offset)
     history, whole = JobHistory(job.job, snapshot), JobHistory(job.job, snapshot)
     assert snapshot.state == history.state()
-    history.take(records[100:])
-    whole.take(records)
+    history.observe(records[100:])
+    whole.observe(records)
     assert (history.start, whole.start) == (snapshot, None)
     for count in range(151, len(records) + 1):
         (expected,) = fold(records[:count])

@@ -15,7 +15,7 @@ from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format.manifest import Manifest, Source
 from headgate.storage.limits import Limits
 from headgate.storage.reading.range_cache import RangeCache
-from headgate.storage.reading.read_plan import cut, group_bytes, plan, read_on
+from headgate.storage.reading.read_plan import bounded_ranges, group_bytes, plan, read_on
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.port import ByteRange
 
@@ -69,7 +69,7 @@ def asked_for(whole: Manifest, limits: Limits) -> list[int]:
 def group_of(whole: Manifest, limits: Limits) -> int:
     """Return the number of subpartitions in the first group."""
     bytes_max = group_bytes(len(whole.sources), limits)
-    return len(next(cut(np.cumsum(whole.sizes), range(whole.count), bytes_max)))
+    return len(next(bounded_ranges(np.cumsum(whole.sizes), range(whole.count), bytes_max)))
 
 
 def deployment(

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.errors import Corrupt
 from headgate.storage.format import segment
+from headgate.storage.format.batches import BATCH_BYTES
 from headgate.storage.format.segment import ARROW, PACKED, Longs, SegmentIndex
 from headgate.storage.limits import Limits
 from headgate.storage.stores.conditional_put import PutAnswer
@@ -34,7 +35,7 @@ from headgate.storage.stores.request_meter import RequestMeter
 from headgate.storage.stores.retries import Retrier, RetrySettings
 from headgate.storage.stores.s3.multipart import MultipartUploads
 from headgate.storage.stores.s3.settings import MultipartSettings
-from headgate.storage.writing import encoding, merging, spill
+from headgate.storage.writing import merging, spill
 
 from ..doubles.full_folders import fill_up
 from ..doubles.segments import LAYOUT, Part, Written, attempt_of, exchange, packed_from
@@ -341,7 +342,7 @@ def test_memory_does_not_grow_with_the_partition(hot: bool) -> None:
     given = part(targets)
     with watched() as pool, exchange(SCHEMA, [given], 200, "none", LIMITS) as written:
         assert written.state.produced(0).rows == len(targets)
-        bound_bytes = 3 * LIMITS.segment_bytes + 10 * encoding.BATCH_BYTES
+        bound_bytes = 3 * LIMITS.segment_bytes + 10 * BATCH_BYTES
         assert pool.max_memory() < bound_bytes < given.rows.nbytes / 2
 
 

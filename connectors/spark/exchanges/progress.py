@@ -24,7 +24,7 @@ from ....control.clock import PACE, SYSTEM_CLOCK, Pace
 from ....control.ids import ResultId, exchange_name
 from ....control.model.state import ResultState
 from ....storage.reading.ways import puts
-from ..tables import cut
+from ..tables import shortened
 
 _LOG = logging.getLogger("headgate")
 _NAME_CELLS = 50
@@ -181,7 +181,7 @@ def progress(state: ResultState, took_s: float) -> str:
     """Return in one line how far a map stage is."""
     written = state.totals.written
     parts = (
-        cut(exchange_name(state.registered.result, state.registered.label), _NAME_CELLS),
+        shortened(exchange_name(state.registered.result, state.registered.label), _NAME_CELLS),
         f"{len(state.production.winners)}/{state.registered.partitions} partitions",
         decimal(written.stored_bytes),
         f"{puts(written.segments, written.stored_bytes):,} PUT",

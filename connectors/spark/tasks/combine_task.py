@@ -43,7 +43,7 @@ def share(part: Part, state: ResultState) -> Share:
     part, because every task gets its own."""
     partitions = range(state.registered.partitions) if part.partitions is None else part.partitions
     cuts = (
-        (attempt, *_cut(segment, part.subpartitions, state.registered.subpartitions))
+        (attempt, *_part_of(segment, part.subpartitions, state.registered.subpartitions))
         for attempt, segment in announced_segments(state, partitions)
     )
     filled = [each for each in cuts if each[1].rows]
@@ -51,7 +51,9 @@ def share(part: Part, state: ResultState) -> Share:
     return Share(part.subpartitions, segments, tuple(size_bytes for *_, size_bytes in filled))
 
 
-def _cut(segment: SegmentSummary, wanted: range, subpartitions: int) -> tuple[SegmentSummary, int]:
+def _part_of(
+    segment: SegmentSummary, wanted: range, subpartitions: int
+) -> tuple[SegmentSummary, int]:
     if not segment.index:
         return segment, segment.size_bytes * len(wanted) // subpartitions
     index = SegmentIndex.unpacked(segment.index, subpartitions)

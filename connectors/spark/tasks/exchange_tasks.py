@@ -21,10 +21,10 @@ from pyspark import TaskContext
 from ....control.ids import AttemptId, JobId, PartitionId, ResultId
 from ....control.kafka.settings import KafkaSettings
 from ....storage.contract import InputGateDeployment, ResultPartitionDeployment
+from ....storage.format.batches import split
 from ....storage.format.manifest import Manifest
 from ....storage.format.manifest_shards import StoredManifest
 from ....storage.limits import Limits
-from ....storage.writing.encoding import cut
 from .frames import Volume
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class ReaderTask(ABC):
             raise AssertionError("a reader task has no input")
         meter = Meter()
         for batch in self.batches_of(index, meter):
-            for piece in cut(batch):
+            for piece in split(batch):
                 yield piece.serialize(), meter.take()
 
     def batches(self, index: int, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

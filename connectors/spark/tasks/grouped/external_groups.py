@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from .....control.errors import Invalid
+from .....storage.format.batches import split
 from .....storage.local_file import LocalFile
-from .....storage.writing.encoding import cut
 from ..local_folders import local_folders
 from .key_order import Longs, as_one, groups, indices
 
@@ -143,7 +143,7 @@ def _written(
 def _write(rows: pa.Table, file: IO[bytes]) -> None:
     with ipc.new_stream(file, rows.schema) as stream:
         for batch in rows.to_batches():
-            for piece in cut(batch, _PIECE_BYTES):
+            for piece in split(batch, _PIECE_BYTES):
                 stream.write_batch(piece)
 
 
