@@ -43,12 +43,6 @@ def running_on(state: JobState, host: str) -> tuple[AttemptId, ...]:
     )
 
 
-def may_be_released(state: JobState, host: str) -> bool:
-    """Return True if the job loses nothing with an executor: attempts that ended there are in the
-    store."""
-    return not running_on(state, host)
-
-
 def is_available(state: JobState, result: ResultId, partition: int | None = None) -> bool:
     """Return True if a result, or one partition of it, can be read completely now."""
     result_state = state.unreleased(result)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from ..clock import PACE, ProgressDeadline
+from ..clock import PACE, SYSTEM_CLOCK, ProgressDeadline
 from ..errors import Invalid
 from ..events.types import Produced, Recorded, SegmentProduced, SegmentSummary
 from ..ids import JobId, job_id
@@ -16,18 +16,18 @@ from ..model.replay import Snapshot
 from ..model.state import JobState
 from ..snapshots.resume import follow_all, read_snapshots
 from .audit import fold
+from .listing import ListedJob, list_jobs
+from .neglected import JobLog, follow_jobs
 
 READ_S_MAX = 300.0  # without progress
 _POLL_EVENTS_MAX = 500
 
 
-def known(log: EventLog, job: str) -> dict[JobId, Snapshot]:
-    """Return the snapshots of one job, or of all jobs. Read them before the events: then no event
-    between the two is missed."""
-    return _known(log, job, lambda snapshot: snapshot)
-
-
-def _known(log: EventLog, job: str, take: Callable[[Snapshot], Snapshot]) -> dict[JobId, Snapshot]:
+def known(
+    log: EventLog, job: str, take: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot
+) -> dict[JobId, Snapshot]:
+    """Return the snapshots of one job, or of all jobs, as `take` leaves them. Read them before the
+    events: then no event between the two is missed."""
     return read_snapshots(log, job_id(job) if job else None, ProgressDeadline(READ_S_MAX), take)
 
 
@@ -71,6 +71,20 @@ def _read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> 
     yield from log.read_all(ProgressDeadline(READ_S_MAX), positions)
 
 
+def read_jobs(log: EventLog, job: str) -> dict[JobId, JobLog]:
+    """Replay one job, or all jobs, up to now, without the indexes of segments."""
+    snapshots = known_without_indexes(log, job)
+    return follow_jobs(read_news(log, job, snapshots), snapshots)
+
+
+def list_present(log: EventLog, job: str) -> tuple[list[ListedJob], int]:
+    """List one job, or all jobs, the oldest first. Return also the time by the clock that is ahead:
+    this machine's may be late, and to ask the log for its time would write to it."""
+    beats = log.read_beats(job_id(job) if job else None, ProgressDeadline(READ_S_MAX))
+    now_ms = max([SYSTEM_CLOCK.now_ms(), *beats.values()])
+    return list(list_jobs(read_jobs(log, job), beats, now_ms)), now_ms
+
+
 def states(log: EventLog, job: str) -> tuple[JobState, ...]:
     """Return the present states of one job, or of all jobs, without the indexes of segments."""
     snapshots = known_without_indexes(log, job)
@@ -100,7 +114,7 @@ def without_indexes(recorded: Recorded) -> Recorded:
 def known_without_indexes(log: EventLog, job: str) -> dict[JobId, Snapshot]:
     """Return the snapshots to which events without indexes may be added: what an attempt has
     announced is compared with what it has produced."""
-    return _known(log, job, _lean)
+    return known(log, job, _lean)
 
 
 def _lean(snapshot: Snapshot) -> Snapshot:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from ..errors import Invalid
 from ..events.traits import LEASE_MS_MAX
 from ..ids import JobId
-from ..options import nearest, refuse_unsafe
+from ..options import refuse_unsafe
 from ..units import read_bytes, read_ms
 
 _DAY_MS = 24 * 60 * 60 * 1000
@@ -49,37 +49,6 @@ OWNED = {
         "sasl.oauthbearer.assertion.private.key.passphrase"
     ),
 }
-
-# Used only to suggest names in errors. The client library decides which options exist.
-_KNOWN = """
-api.version.request api.version.request.timeout.ms batch.num.messages batch.size
-broker.address.family broker.address.ttl broker.version.fallback check.crcs client.dns.lookup
-client.id client.rack compression.codec compression.level compression.type
-connections.max.idle.ms debug enable.metrics.push enable.random.seed
-enable.sasl.oauthbearer.unsecure.jwt enable.ssl.certificate.verification
-fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes
-fetch.queue.backoff.ms fetch.wait.max.ms https.ca.location linger.ms log.connection.close
-log_level max.partition.fetch.bytes message.copy.max.bytes message.max.bytes
-metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy
-queue.buffering.backpressure.threshold queue.buffering.max.kbytes queue.buffering.max.messages
-queue.buffering.max.ms queued.max.messages.kbytes queued.min.messages receive.message.max.bytes
-reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retry.backoff.max.ms
-retry.backoff.ms sasl.kerberos.keytab sasl.kerberos.kinit.cmd
-sasl.kerberos.min.time.before.relogin sasl.kerberos.principal sasl.kerberos.service.name
-sasl.mechanism sasl.mechanisms sasl.oauthbearer.assertion.algorithm
-sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.jwt.template.file
-sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.client.id
-sasl.oauthbearer.client.secret sasl.oauthbearer.extensions
-sasl.oauthbearer.grant.type sasl.oauthbearer.method sasl.oauthbearer.scope
-sasl.oauthbearer.token.endpoint.url sasl.password sasl.username security.protocol
-socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails
-socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms
-ssl.ca.certificate.stores ssl.ca.location ssl.ca.pem ssl.certificate.location
-ssl.certificate.pem ssl.cipher.suites ssl.crl.location ssl.curves.list
-ssl.endpoint.identification.algorithm ssl.engine.id ssl.engine.location ssl.key.location
-ssl.key.password ssl.keystore.location ssl.keystore.password ssl.providers ssl.sigalgs.list
-ssl.truststore.location statistics.interval.ms topic.metadata.refresh.interval.ms
-"""
 
 _MASTERS = "masters"
 _SOCKET, _SOCKET_MS = "socket.timeout.ms", 10_000
@@ -276,8 +245,7 @@ class KafkaSettings:
         """
         named = [name for name in self.options if f'"{name}"' in text] or sorted(self.options)
         if "No such configuration property" in text:
-            near = [f"{name} (did you mean {nearest(name, _KNOWN.split())}?)" for name in named]
-            return Invalid(f"Kafka has no option {', '.join(near)}")
+            return Invalid(f"the Kafka client has no option {', '.join(named)}")
         return Invalid(f"the Kafka client refuses the value of {', '.join(named) or 'bootstrap'}")
 
 

@@ -176,7 +176,7 @@ class DriverMaster:
         return questions.cluster_partitions(self.state(job_id))
 
     def may_release_executor(self, job_id: JobId, host: str) -> bool:
-        return questions.may_be_released(self.state(job_id), host)
+        return not questions.running_on(self.state(job_id), host)
 
     def is_available(self, job_id: JobId, result: ResultId, partition: int | None = None) -> bool:
         return questions.is_available(self.state(job_id), result, partition)

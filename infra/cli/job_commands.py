@@ -21,13 +21,14 @@ from ...control.errors import Invalid
 from ...control.events.types import AttemptStarted, Lost, ReleaseRequested
 from ...control.ids import JobId, ResultId, job_id, partition_id
 from ...control.inquiry import questions
-from ...control.inquiry.listing import ListedJob, list_jobs
-from ...control.inquiry.neglected import follow_jobs, neglected, seen
+from ...control.inquiry.listing import list_jobs
+from ...control.inquiry.neglected import neglected, seen
 from ...control.inquiry.reading import (
     READ_S_MAX,
     known_without_indexes,
+    list_present,
     read,
-    read_news,
+    read_jobs,
     states,
     without_indexes,
 )
@@ -147,7 +148,7 @@ def remove_unused(
         for name in in_use:
             questions.check_named(state, name)
         unused = questions.unused(state, in_use)
-        (listed,), now_ms = _listed(log, job)
+        (listed,), now_ms = list_present(log, job)
         announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         for result in unused if release else ():
             request = announcer.fact(ReleaseRequested(result, "unused"))
@@ -181,7 +182,7 @@ def run_lost(
         announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         fact = announcer.fact(Lost(attempt, str(attempt), evidence))
         offset = log.append(fact).offset(Deadline.after(READ_S_MAX))
-        (listed,), now_ms = _listed(log, job)
+        (listed,), now_ms = list_present(log, job)
     line = views.lost_row(attempt, offset, listed, now_ms)
     show(as_json, [line], [{"job": job, "attempt": str(attempt), "offset": offset}])
 
@@ -198,9 +199,8 @@ def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False, utc: Ut
         name = JobId(f"sweep-{os.urandom(4).hex()}")
         # Either clock may be wrong, and what is deleted too early is lost: the earlier one counts.
         now_ms = min(time_of(log, name, Deadline.after(READ_S_MAX)), SYSTEM_CLOCK.now_ms())
-        snapshots = known_without_indexes(log, job)
         beats = log.read_beats(job_id(job) if job else None, ProgressDeadline(READ_S_MAX))
-        jobs = follow_jobs(read_news(log, job, snapshots), snapshots)
+        jobs = read_jobs(log, job)
         listed = list(list_jobs(jobs, beats, now_ms))
         candidates = list(neglected(jobs, beats, now_ms, by_partition(log, log.oldest)))
         deleter, failed = ObjectDeleter(store, root), False
@@ -222,10 +222,9 @@ def run_end(target: Target, job: Job, as_json: Json = False) -> None:
     Results that outlive the job stay. A driver that is heard meanwhile keeps its job. Exit code 1
     when the job was not ended."""
     with closing(target.open_log()) as log, _bucket(target, log) as (store, root):
-        snapshots = known_without_indexes(log, job)
         beats = log.read_beats(job_id(job), ProgressDeadline(READ_S_MAX))
         now_ms = time_of(log, JobId(f"end-{os.urandom(4).hex()}"), Deadline.after(READ_S_MAX))
-        entry = follow_jobs(read_news(log, job, snapshots), snapshots)[job_id(job)]
+        entry = read_jobs(log, job)[job_id(job)]
         state = entry.replay.state
         if entry.newer:
             raise Invalid(entry.newer)
@@ -250,24 +249,13 @@ def _bucket(target: Target, log: EventLog) -> Iterator[tuple[BlobStore, str]]:
 
 def _check_place(log: EventLog, job: str, store: str) -> None:
     """Refuse a store that no job of the log has registered: all objects would seem to be gone."""
-    snapshots = known_without_indexes(log, job)
-    jobs = follow_jobs(read_news(log, job, snapshots), snapshots).values()
-    registrations = (entry.replay.registered for entry in jobs)
+    registrations = (entry.replay.registered for entry in read_jobs(log, job).values())
     places = {registered.store for registered in registrations if registered is not None}
     if places and not any(is_same_place(place, store) for place in places):
         raise Invalid(
             f"no object is in {store}: {'the job has' if job else 'the jobs have'} registered "
             f"{', '.join(sorted(places))}"
         )
-
-
-def _listed(log: EventLog, job: str) -> tuple[list[ListedJob], int]:
-    """Return a job as `headgate jobs` lists it, and the time by the clock that is ahead."""
-    snapshots = known_without_indexes(log, job)
-    beats = log.read_beats(job_id(job), ProgressDeadline(READ_S_MAX))
-    now_ms = max([SYSTEM_CLOCK.now_ms(), *beats.values()])
-    jobs = follow_jobs(read_news(log, job, snapshots), snapshots)
-    return list(list_jobs(jobs, beats, now_ms)), now_ms
 
 
 def _check_host(log: EventLog, job: str, host: str) -> None:

@@ -14,21 +14,19 @@ from typing import Annotated
 import typer
 
 from ...connectors.spark.report import job_report
-from ...control.clock import SYSTEM_CLOCK, ProgressDeadline
+from ...control.clock import ProgressDeadline
 from ...control.errors import Invalid
 from ...control.ids import is_index, job_id, partition_id
 from ...control.inquiry.audit import audit, refused
 from ...control.inquiry.history import why
 from ...control.inquiry.job_history import JobHistory
-from ...control.inquiry.listing import list_jobs
-from ...control.inquiry.neglected import follow_jobs
 from ...control.inquiry.reading import (
     READ_S_MAX,
     follow,
     known,
     known_without_indexes,
+    list_present,
     read,
-    read_news,
     states,
     without_indexes,
 )
@@ -65,12 +63,7 @@ app.add_typer(audit_app, name="audit", no_args_is_help=True)
 def run_jobs(target: Target, as_json: Json = False, utc: Utc = False) -> None:
     """List all jobs of the log, the oldest first: who decides, what is stored, how old it is."""
     with closing(target.open_log()) as log:
-        snapshots = known_without_indexes(log, "")
-        beats = log.read_beats(None, ProgressDeadline(READ_S_MAX))
-        # This machine's clock may be late. To ask the log for its time would write to it.
-        now_ms = max([SYSTEM_CLOCK.now_ms(), *beats.values()])
-        followed = follow_jobs(read_news(log, "", snapshots), snapshots)
-    jobs = list(list_jobs(followed, beats, now_ms))
+        jobs, now_ms = list_present(log, "")
     shown = [views.jobs_table(jobs, now_ms, zone_of(utc))]
     show(as_json, shown, map(fields.job_fields, jobs))
 

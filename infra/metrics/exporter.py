@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from threading import Event, Thread
+from types import SimpleNamespace
 
-from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from ..master_command import log_to_stderr, spare_collector
 from ..serving import PLAIN, GuardedHandler, GuardedServer, Query, ServerSettings
@@ -20,14 +18,6 @@ from .log_numbers import LogNumbersReader
 from .regular_fsck import FsckNumbers, RegularFsck
 
 _PATH = "/metrics"
-
-
-@dataclass(frozen=True, slots=True)
-class _Scrape(Collector):
-    metrics: list[Metric]
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self.metrics
 
 
 class MetricsServer(GuardedServer):
@@ -59,7 +49,7 @@ class _Handler(GuardedHandler):
         else:
             metrics = self.server.values.collect(numbers, self.server.checked())
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self.answer(200, kind, encode(_Scrape(metrics)))
+            self.answer(200, kind, encode(SimpleNamespace(collect=lambda: metrics)))
 
 
 def run(

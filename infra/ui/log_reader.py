@@ -16,11 +16,11 @@ from ...control.ids import JobId, job_id
 from ...control.inquiry.following import FollowedJobs
 from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import ListedJob, list_jobs
-from ...control.inquiry.neglected import JobLog, follow_jobs
+from ...control.inquiry.neglected import JobLog
 from ...control.inquiry.reading import (
     READ_S_MAX,
     known_without_indexes,
-    read_news,
+    read_jobs,
     without_indexes,
 )
 from ...control.log import EventLog, Follower, MasterGroup, read_to
@@ -108,8 +108,7 @@ class LogReader:
 
     def _jobs(self, deadline: Deadline) -> Mapping[JobId, JobLog]:
         if self.only:
-            snapshots = known_without_indexes(self._log, self.only)
-            return follow_jobs(read_news(self._log, self.only, snapshots), snapshots)
+            return read_jobs(self._log, self.only)
         self._followed.read_to_end(deadline, self._counts.see)
         return self._followed.jobs
 

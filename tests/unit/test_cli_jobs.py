@@ -26,12 +26,12 @@ from headgate.control.events.types import (
     WayChosen,
 )
 from headgate.control.ids import JobId
+from headgate.control.inquiry import reading
 from headgate.control.inquiry.listing import JobCondition, list_jobs
 from headgate.control.inquiry.neglected import JobLog, follow_jobs
 from headgate.control.inquiry.reading import known
 from headgate.control.memory.log import MemoryFollower
 from headgate.control.model.state import JobState
-from headgate.infra.cli import job_commands, log_commands
 from headgate.infra.cli.options import Terminal
 from headgate.infra.devstack import stack
 from headgate.infra.devstack.daemons import Daemon
@@ -62,13 +62,13 @@ def test_a_job_is_listed_until_it_is_forgotten(
     assert (job["exchanges"], job["stored_bytes"], job["written_bytes"]) == (1, size, size)
     assert 0 < job["began_ms"] <= job["heard_ms"] <= SYSTEM_CLOCK.now_ms()
     silent = StoppedClock(job["heard_ms"] + 41_000)
-    monkeypatch.setattr(log_commands, "SYSTEM_CLOCK", silent)
+    monkeypatch.setattr(reading, "SYSTEM_CLOCK", silent)
     since = f"{datetime.fromtimestamp(job['heard_ms'] // 1000, UTC):%H:%M:%S}"
     row = ran("jobs", "--utc")[1][2].split()
     assert [JOB, "silent", "since", since, "driver", "tests"] == row[:6]
     assert "silent" == objects_of("jobs")[0]["state"]
     later = StoppedClock(job["heard_ms"] + 61_000)
-    monkeypatch.setattr(log_commands, "SYSTEM_CLOCK", later)
+    monkeypatch.setattr(reading, "SYSTEM_CLOCK", later)
     code, lines, _ = ran("jobs")
     assert (code, lines[2].split()[:5]) == (0, [JOB, "neglected", "driver", "tests", "1"])
     assert lines[2].split()[-2:] == ["61", "s"]
@@ -128,8 +128,7 @@ def test_commands_on_all_jobs_hold_no_indexes(
         states.extend(entry.replay.state for entry in jobs.values())
         return jobs
 
-    for module in (log_commands, job_commands):
-        monkeypatch.setattr(module, "follow_jobs", follow)
+    monkeypatch.setattr(reading, "follow_jobs", follow)
     assert 0 == ran(command)[0]
     assert [PARTITIONS, PARTITIONS] == [len(list(indexes(state))) for state in states]
     assert not any(any(indexes(state)) for state in states)

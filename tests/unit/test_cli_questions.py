@@ -23,8 +23,9 @@ from headgate.control.events.types import (
     ResultRegistered,
 )
 from headgate.control.ids import ResultId
+from headgate.control.inquiry import reading
 from headgate.control.inquiry.reading import read
-from headgate.infra.cli import job_commands, log_commands, views
+from headgate.infra.cli import log_commands, views
 from headgate.storage.stores.memory import Objects
 
 from ..doubles.commands import JOB, RESULT, KeptLog, attempt, exchange, ran
@@ -153,7 +154,7 @@ def test_what_only_another_driver_does_is_said(
     registered = JobRegistered(PER_JOB, "0", "t", lease_ms=86_400_000)
     log.append(Event("y", JOB, "", 0, "t", None, registered))
     hours_on = SYSTEM_CLOCK.now_ms() + 12_600_000
-    monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", SimpleNamespace(now_ms=lambda: hours_on))
+    monkeypatch.setattr(reading, "SYSTEM_CLOCK", SimpleNamespace(now_ms=lambda: hours_on))
     asked = ran("remove-unused", "--job", JOB, "--release")[1][-1]
     stated = ran("lost", "--job", JOB, "--partition", "r1/1", "--evidence", "disk pulled")[1][-1]
     silent = "the job is silent for 3 h"

@@ -110,7 +110,7 @@ def test_a_password_may_come_from_elsewhere(mechanism: list[str]) -> None:
         ("spark.headgate.s3.regoin=x", "the nearest key is s3.region"),
         ("spark.headgate.s3.secret_key=x", "a secret would stand in the clear"),
         ("spark.headgate.kafka.acks=0", "a confirmed fact must survive"),
-        ("spark.headgate.kafka.sasl.mechanim=PLAIN", "did you mean sasl.mechanism"),
+        ("spark.headgate.kafka.sasl.mechanim=PLAIN", "has no option sasl.mechanim"),
         ("spark.headgate.store=gs://bucket/root", "Headgate has no store for gs://"),
         ("spark.headgate.store=s3://a/root,b/root", "name"),
         ("spark.headgate.store=s3://a/root,b://root", "must be s3://bucket/root"),
