@@ -91,8 +91,8 @@ def _bytes_by_partition(state: ResultState, size: ExchangeSize, first: Longs) ->
 
 
 def _index_of(segment: SegmentSummary, subpartitions: int) -> SegmentIndex | None:
-    """Return the index that an event has, None if it has none that is sound. Who places the result
-    states the object as lost then."""
+    """Return the index in an event, None if there is no sound one. The driver then reports the
+    object as lost when it places the result."""
     with suppress(Corrupt):
         return SegmentIndex.unpacked(segment.index, subpartitions) if segment.index else None
     return None

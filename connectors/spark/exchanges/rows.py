@@ -175,9 +175,9 @@ def _mapped(spark: SparkSession, task: ReaderTask, stored: StructType) -> DataFr
 def read_by_driver(
     task: ReaderTask, store: BlobStore, stored_max: int
 ) -> tuple[list[bytes], Consumed] | None:
-    """Return for each task its rows as a message and the volume behind them, of a task without rows
-    only the volume, and the event for the log. Return None if the tasks are to read themselves: the
-    result is not small, or cannot be read now. They wait for what is made again."""
+    """Return the messages of the tasks, rows with the volume behind them or the volume alone, and
+    the event for the log. Return None if the tasks are to read themselves: the result is not small,
+    or cannot be read now. Tasks wait for partitions that are made again."""
     if not isinstance(task, ReadTask) or not isinstance(task.manifest, Manifest):
         return None
     manifest, sizes = task.manifest, task.manifest.sizes

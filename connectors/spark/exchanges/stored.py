@@ -105,7 +105,7 @@ class StoredResults:
         """The results that each RDD of this driver reads, and whether they are `ordered`."""
         self._frames = weakref.WeakKeyDictionary[DataFrame, StoredRows]()
         self._held: list[tuple[Reader | None, Results]] = []
-        """Results with their reader in Spark, None if that is gone, but not what it read."""
+        """Results with their reader in Spark; None for a reader that is gone before its results."""
         self._answers = weakref.WeakKeyDictionary[
             DataFrame, dict[bool, tuple[DataFrame, Results]]
         ]()
