@@ -56,7 +56,7 @@ def fsck(
     job: JobOrAll = "",
     deep: Annotated[bool, typer.Option(help="Read every segment, compare checksums.")] = False,
     repair: Annotated[
-        bool, typer.Option(help="Delete leftovers, and state lost objects as lost.")
+        bool, typer.Option(help="Delete leftovers, and report lost objects as lost.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -192,12 +192,12 @@ def run_lost(
 def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False, utc: Utc = False) -> None:
     """End jobs whose drivers were silent for longer than their leases, and delete their objects.
 
-    Also deletes what ended jobs have left. Results that outlive their job stay. Names the silent
+    Also deletes objects that ended jobs have left. Results that outlive their job stay. Names the silent
     jobs that it leaves, and when their leases end. Exit code 1 when a job could not be swept; the
     others are swept."""
     with closing(target.open_log()) as log, _bucket(target, log) as (store, root):
         name = JobId(f"sweep-{os.urandom(4).hex()}")
-        # Either clock may be wrong, and what is deleted too early is lost: the earlier one counts.
+        # Either clock may be wrong, and objects that are deleted too early are lost: the earlier one counts.
         now_ms = min(time_of(log, name, Deadline.after(READ_S_MAX)), SYSTEM_CLOCK.now_ms())
         beats = log.read_beats(job_id(job) if job else None, ProgressDeadline(READ_S_MAX))
         jobs = read_jobs(log, job)

@@ -33,7 +33,7 @@ function groupTiles({ jobs, masters, partitions }) {
   const says = members.length
     ? unheld ? ["bad", `${plural(unheld, "partition")} without a master: its jobs wait until the group has shared it out.`] : null
     : jobs ? ["bad", `${plural(jobs, "job")} of mode session, and no master: start \`headgate master\`.`]
-      : ["dim", "No master belongs to the group. Jobs of mode per-job do not need one: their drivers decide, and the page of each job shows who has."];
+      : ["dim", "No master belongs to the group. Jobs of mode per-job do not need one: their drivers decide, as the page of each job shows."];
   return [
     says ? el("p", { class: says[0], id: "group" }, says[1]) : null,
     members.length ? el("div", { class: "tiles" },
