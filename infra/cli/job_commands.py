@@ -192,12 +192,12 @@ def run_lost(
 def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False, utc: Utc = False) -> None:
     """End jobs whose drivers were silent for longer than their leases, and delete their objects.
 
-    Also deletes objects that ended jobs have left. Results that outlive their job stay. Names the silent
-    jobs that it leaves, and when their leases end. Exit code 1 when a job could not be swept; the
-    others are swept."""
+    Also deletes objects of ended jobs. Results that outlive their job stay. Names the silent jobs
+    that it leaves, and when their leases end. Exit code 1 when a job could not be swept; the others
+    are swept."""
     with closing(target.open_log()) as log, _bucket(target, log) as (store, root):
         name = JobId(f"sweep-{os.urandom(4).hex()}")
-        # Either clock may be wrong, and objects that are deleted too early are lost: the earlier one counts.
+        # either clock may be wrong: the earlier one counts, because nothing may go too early
         now_ms = min(time_of(log, name, Deadline.after(READ_S_MAX)), SYSTEM_CLOCK.now_ms())
         beats = log.read_beats(job_id(job) if job else None, ProgressDeadline(READ_S_MAX))
         jobs = read_jobs(log, job)
