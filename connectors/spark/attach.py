@@ -28,8 +28,9 @@ from .exchanges.progress import Progress, ProgressLine, progress_line
 from .exchanges.rerun import Reruns
 from .exchanges.run import Exchanger
 from .exchanges.stored import StoredResults
-from .jvm.catalyst import open_door
+from .jvm.features import look_up, open_door
 from .jvm.held_executors import hold_limits
+from .jvm.names import Feature, Features
 from .jvm.pages.query_page import QueryPage
 from .jvm.task_settings import TaskSettings
 from .queries.session_queries import SessionQueries
@@ -64,8 +65,10 @@ def attach_session(
     context = spark.sparkContext
     job = job_id(settings.job_id or default_job(context.applicationId))
     _require_local_python(context)
-    with QueryPage(spark, dict):
-        _require_headgate(spark)
+    features = look_up(spark)
+    private = features if settings.attaching.catalyst != "off" else Features()
+    with QueryPage(spark, private, dict):
+        _require_headgate(spark, private)
     _hint_at_sockets(spark)
     _hint_at_threads()
     limits = _limits_of(context, settings.limits)
@@ -73,7 +76,7 @@ def attach_session(
     try:
         kind = kind_of(services.worker.store, dict(services.worker.s3))
         current = CurrentSettings(spark, kind)
-        headgate = _register(spark, settings, services, current)
+        headgate = _register(spark, settings, services, current, private)
     except BaseException:
         services.close()
         raise
@@ -115,7 +118,11 @@ def default_job(application: str) -> str:
 
 
 def _register(
-    spark: SparkSession, settings: Settings, services: JobServices, current: CurrentSettings
+    spark: SparkSession,
+    settings: Settings,
+    services: JobServices,
+    current: CurrentSettings,
+    features: Features,
 ) -> Headgate:
     worker = services.worker
     name = f"driver {os.urandom(4).hex()}"
@@ -126,6 +133,7 @@ def _register(
         worker.job,
         str(spark.sparkContext.appName),
         lambda result: master.state(worker.job).results.get(result),
+        makes_room=Feature.SCHEDULING in look_up(spark),
     )
     try:
         master.start()
@@ -134,17 +142,14 @@ def _register(
         services = services.marked(state)
         store, worker = services.store, services.worker
         results = StoredResults(master, store, worker, state.epoch, reruns)
-        door, catalyst = None, settings.attaching.catalyst
-        if catalyst != "off" and (door := open_door(spark)) is None:
-            _LOG.warning(
-                "Headgate does not know Spark %s: rows are the same, but Spark does not know their "
-                "partitioning",
-                spark.version,
-            )
-        if door is not None:
-            _hint_at_held_executors(hold_limits(spark, door.jvm), settings.exchanges)
-        exchanger = Exchanger(spark, door, current, results, Progress(_line(spark)))
-        queries = SessionQueries(exchanger, services.require_whole_log)
+        door = open_door(spark, features)
+        if Feature.REPORT in features:
+            _hint_at_held_executors(hold_limits(spark), settings.exchanges)
+        progress = Progress(_line(spark))
+        exchanger = Exchanger(spark, features, door, current, results, progress)
+        queries = SessionQueries(
+            exchanger, services.require_whole_log, settings.attaching.catalyst == "off"
+        )
         warm_up = WarmUp(exchanger, door) if door and settings.attaching.warm_up else None
         return Headgate(exchanger, queries, services, warm_up).begin()
     except BaseException:
@@ -181,14 +186,14 @@ def _require_local_python(context: SparkContext) -> None:
         )
 
 
-def _require_headgate(spark: SparkSession) -> None:
+def _require_headgate(spark: SparkSession, features: Features) -> None:
     """Run a probe in every task slot, to check that the present executors can run our tasks.
     Executors that join later are checked by their first task."""
     context = spark.sparkContext
     slots = max(1, context.defaultParallelism)
     try:
         nowhere: RDD[Any] = context.parallelize([], slots)
-        with TaskSettings(spark).carried("headgate: check executors"):
+        with TaskSettings(spark, features).carried("headgate: check executors"):
             nowhere.mapPartitionsWithIndex(ship(probe)).collect()
     except PySparkException as exc:
         raise cause(exc) or exc from None

@@ -117,7 +117,8 @@ OPTIONS = (
         "catalyst",
         "auto",
         one_of("auto", "off"),
-        "`off` uses public PySpark only: the same rows, but Spark does not know their partitioning",
+        "`off` uses public PySpark only: the same rows, but Spark does not know their "
+        "partitioning, and runs the session's queries itself",
     ),
     Option(
         "sql.enabled",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 
 import pyarrow as pa
@@ -20,6 +21,9 @@ from .versions import NEWEST, VERSIONS, version_of
 _VERSION = version_of(pyspark.__version__) or VERSIONS[NEWEST]
 TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 _PLAIN = (*TIMES, T.DayTimeIntervalType, T.NumericType, T.BooleanType, T.BinaryType, T.NullType)
+_SIMPLE_KEYS = (*TIMES, T.NumericType, T.BooleanType, T.BinaryType, T.StringType)
+"""The types of keys that Spark neither refuses nor rewrites."""
+_NAME = re.compile(r"\w+", re.ASCII)
 _MONTHS = "int(extract(YEAR FROM {0}) * 12 + extract(MONTH FROM {0}))"
 
 
@@ -209,3 +213,24 @@ def _carried(kind: T.DataType) -> T.DataType:
             [T.StructField(f.name, _carried(f.dataType), f.nullable, f.metadata) for f in kind]
         )
     return kind
+
+
+def places(schema: T.StructType, keys: Sequence[str | Column]) -> list[int] | None:
+    """Return the places of keys that are plainly named, None where Spark has to find out what is
+    meant: its analyzer takes as long as optimizing the plan of an exchange of few rows. Java may
+    take letters beyond ASCII for others that Python tells apart."""
+    names = [field.name for field in schema.fields]  # the user may have changed `schema.names`
+    alike = [name.lower() for name in names]
+    if not all(map(str.isascii, names)):
+        return None
+    chosen = []
+    for key in keys:
+        if not isinstance(key, str) or not _NAME.fullmatch(key):
+            return None
+        if key not in names or alike.count(key.lower()) > 1:
+            return None
+        place = names.index(key)
+        if not isinstance(schema.fields[place].dataType, _SIMPLE_KEYS):
+            return None
+        chosen.append(place)
+    return chosen

@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from .exchanges.rows import JvmRows, StoredReader
 from .exchanges.run import Exchanger
 from .jvm.catalyst import CatalystDoor
+from .jvm.names import Feature
 from .jvm.scheduler import end_jobs
 from .jvm.task_settings import TaskSettings
 from .queries.planner import Planner
@@ -36,7 +37,7 @@ class WarmUp:
         self._exchanger = exchanger
         self._door = door
         self._tag = f"headgate-warm-up-{os.urandom(8).hex()}"
-        self._settings = TaskSettings(exchanger.spark)
+        self._settings = TaskSettings(exchanger.spark, exchanger.features)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headgate-warm-up", daemon=True)
         self._thread.start()
@@ -68,7 +69,8 @@ class WarmUp:
         slots, reader = self._context.defaultParallelism, StoredReader(spark, self._door, _ROWS)
         task = WarmUpTask(self._exchanger.results.worker, slots, reader.schema)
         rows, _ = reader.reads(task, self._exchanger.frames_of)
-        Planner(spark, self._door).plan(rows.groupBy("k").count())
+        if Feature.QUERIES in self._exchanger.features:
+            Planner(spark, self._exchanger.features, self._door).plan(rows.groupBy("k").count())
         plan = self._door.exchange_plan(rows, slots, ["k"])
         if not self._closed.is_set():
             JvmRows(self._door, plan).writes(task).run()

@@ -27,7 +27,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate, attach
-from headgate.connectors.spark.jvm.bridge import Jvm
+from headgate.connectors.spark.jvm import bridge
 
 from .conftest import build_session, real_place, setting
 from .entered import detached, entered
@@ -199,7 +199,8 @@ class Run:
 
 def known_keys(spark: SparkSession) -> dict[str, str]:
     """Return all configuration keys of this Spark, each with its default."""
-    entries = Jvm(spark).only("org.apache.spark.sql.internal.SQLConf").getConfigEntries()
+    settings = bridge._module(spark._jvm, "org.apache.spark.sql.internal.SQLConf")
+    entries = settings.getConfigEntries()
     return {str(each.key()): str(each.defaultValueString()) for each in entries.toArray()}
 
 

@@ -14,12 +14,13 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from headgate.connectors.spark.jvm import bridge
 from headgate.connectors.spark.jvm.bridge import Jvm, name_of
 from headgate.connectors.spark.queries import adaptive, runner, scan_places
 from headgate.connectors.spark.queries.exchange_nodes import Group, Mark, Plan, Shuffle
 from headgate.connectors.spark.queries.planner import Planner
+from headgate.connectors.spark.queries.query_stages import StageMarks
 from headgate.connectors.spark.queries.scan_places import Scan, ScanPlaces
-from headgate.connectors.spark.queries.stage_marks import StageMarks
 from headgate.connectors.spark.tasks.exchange_tasks import Part
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -151,7 +152,7 @@ def broadcast_the_wrong_side(patch: pytest.MonkeyPatch) -> None:
     def turned(self: Planner, logical: Any) -> Plan:
         if not any(mark.rows >= 0 for mark in self.begun.marks.values()):
             return plan(self, logical)
-        kind = self._jvm.only(_RIGHT_OUTER)
+        kind = bridge._module(self._jvm._jvm, _RIGHT_OUTER)
         joins = [
             (node, node.copy(node.left(), node.right(), kind, node.condition(), node.hint()))
             for node in _nodes(self._jvm, logical)

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 
 from headgate import HeadgateError, Invalid, Unavailable, attach
 from headgate.connectors.spark.attach import attach_session
-from headgate.connectors.spark.jvm.catalyst import open_door
 from headgate.control.clock import SYSTEM_CLOCK
 
 from .conftest import Place
@@ -114,11 +113,6 @@ def test_connect_session() -> None:
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(Invalid, match="Spark Connect"):
         attach_session(remote, lambda: pytest.fail("nothing is started"))
-
-
-def test_unknown_spark_has_no_door() -> None:
-    """An unknown version of Spark gets no private door, so that the public transport is used."""
-    assert open_door(type("SparkSession", (), {"version": "4.9.0"})()) is None
 
 
 def test_executor_without_headgate(tmp_path: Path) -> None:

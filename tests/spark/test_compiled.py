@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
-from headgate.connectors.spark.jvm import bridge
-from headgate.connectors.spark.jvm.catalyst import CatalystDoor, ExchangePlan, open_door
+from headgate.connectors.spark.jvm.catalyst import CatalystDoor, ExchangePlan
 from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
+from headgate.connectors.spark.jvm.features import look_up, open_door
 from headgate.connectors.spark.jvm.task_settings import TaskSettings
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, Volume, layout_of
 from headgate.connectors.spark.types import carried_schema, least_bytes
@@ -77,9 +77,9 @@ def place() -> Place:
 
 @pytest.fixture(scope="module")
 def door(spark: SparkSession) -> Iterator[CatalystDoor]:
-    opened = open_door(spark)
+    opened = open_door(spark, look_up(spark))
     assert opened is not None, "this Spark is known"
-    with TaskSettings(spark).carried():
+    with TaskSettings(spark, look_up(spark)).carried():
         yield opened
 
 
@@ -260,14 +260,6 @@ def test_decimals_of_functions(spark: SparkSession, hg: Headgate, digits: int) -
     value = f"if(id % 5 = 3, null, cast(4 - id as decimal({digits}, 0)))"
     df = spark.sql(f"select id % 3 k, {value} d from range(0, 9, 1, 2)")
     same(hg, df.groupBy("k").applyInArrow(lambda group: group, df.schema))
-
-
-def test_a_spark_that_does_not_compile_them(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a Spark that does not compile the classes, there is no door."""
-    monkeypatch.setattr(bridge, "_body", lambda name: f"no Java of {name}")
-    assert open_door(spark) is None
 
 
 def test_rows_do_not_wait_for_the_next_message(spark: SparkSession, door: CatalystDoor) -> None:

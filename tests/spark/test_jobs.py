@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate, attach
 from headgate.connectors.spark.exchanges import run
-from headgate.connectors.spark.jvm.catalyst import open_door
+from headgate.connectors.spark.jvm.features import look_up, open_door
 from headgate.connectors.spark.jvm.scheduler import await_listeners
 from headgate.storage.reading.ways import Way, predict
 
@@ -144,7 +144,7 @@ def test_all_jobs_carry_what_the_user_has_set(
 
 def test_a_call_that_may_start_a_job_asks_for_settings(spark: SparkSession) -> None:
     """No plan is executed by a thread that carries no settings."""
-    door = open_door(spark)
+    door = open_door(spark, look_up(spark))
     assert door is not None
     with pytest.raises(AssertionError, match="Spark's settings"):
         door.execute(spark.range(1)._jdf.queryExecution().executedPlan())

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid, attach
 from headgate.connectors.spark.exchanges.rows import JvmRows
+from headgate.connectors.spark.jvm.features import look_up
 from headgate.connectors.spark.jvm.task_settings import TaskSettings
 from headgate.connectors.spark.tasks.frames import Frames
 from headgate.connectors.spark.types import carried_schema, stored_schema
@@ -223,6 +224,6 @@ def test_null_structs_come_in_small_batches(spark: SparkSession, hg: Headgate) -
     df = spark.range(0, 20_000, 1, 1).selectExpr("id", f"cast(null as {struct}) s")
     transport = transport_of(hg, df, "id")
     sent = Frames(transport.schema.append(pa.field("to", pa.int32())))
-    with TaskSettings(spark).carried():
+    with TaskSettings(spark, look_up(spark)).carried():
         batches: RDD[Any] = RDD(transport._batches.toJavaRDD(), spark.sparkContext, sent)
         assert max(batches.map(lambda batch: batch.nbytes).collect()) < 20 << 20

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.connectors.spark.queries import planner, runner, stage_marks
+from headgate.connectors.spark.queries import planner, query_stages, runner
 from headgate.connectors.spark.queries.exchange_nodes import Plan, Shuffle
 from headgate.connectors.spark.tasks import partial_aggregates
 from headgate.connectors.spark.tasks.exchange_tasks import Part
@@ -47,7 +47,7 @@ class Watched:
         self._watch(patch, runner, "parts_of", self._parts)
         self._watch(patch, planner.Planner, "alike", self._alike)
         self._watch(patch, planner.Planner, "plan_again", self._again)
-        self._watch(patch, stage_marks.StageMarks, "begin", self._begun)
+        self._watch(patch, query_stages.StageMarks, "begin", self._begun)
         self._watch(patch, planner.Planner, "merging", self._merging)
         patch.setattr(partial_aggregates, "_LEAST_ROWS", 0)  # the tables are small
 

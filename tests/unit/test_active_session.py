@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,8 +10,6 @@ from py4j.clientserver import ClientServer
 
 from headgate.connectors.spark.jvm.bridge import Jvm
 from headgate.connectors.spark.jvm.catalyst import CatalystDoor
-from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
-from headgate.connectors.spark.jvm.gateway.calls_together import CallsAtOnce
 from headgate.connectors.spark.versions import VERSIONS
 
 
@@ -36,20 +33,12 @@ class Sessions:
         self.now = None
 
 
-class Classes(dict[str, Any]):
-    """A JVM to which each call is sent at once."""
-
-    def together(self) -> nullcontext[CallsAtOnce]:
-        return nullcontext(CallsAtOnce())
-
-
 def door(sessions: Sessions, gateway: object) -> CatalystDoor:
     spark: Any = SimpleNamespace(
         _jsparkSession="user's", sparkContext=SimpleNamespace(_gateway=gateway)
     )
-    jvm = cast(Jvm, Classes(sessions=sessions, list=list))
-    compiled = cast(CompiledClasses, None)
-    return CatalystDoor(spark, jvm, next(iter(VERSIONS.values())), compiled)
+    jvm = cast(Jvm, {"sessions": sessions, "list": list})
+    return CatalystDoor(spark, jvm, next(iter(VERSIONS.values())), None)
 
 
 PINNED = type("Pinned", (ClientServer,), {"__init__": lambda self: None, "entry_point": None})

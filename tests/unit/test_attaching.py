@@ -10,11 +10,10 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from py4j.protocol import Py4JError
 
 from headgate import Closed, Invalid
 from headgate.connectors.spark import attach
-from headgate.connectors.spark.jvm import catalyst
+from headgate.connectors.spark.jvm.names import Features
 from headgate.connectors.spark.report import Hold
 from headgate.connectors.spark.services import JobServices
 from headgate.connectors.spark.settings import read_settings
@@ -42,41 +41,13 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
     kafka: Any = None
     worker = WorkerSettings("key", JOB, kafka, "memory:", "root", (), Limits(), 1.0)
     services = JobServices(log, MemoryBlobStore(), worker, ExitStack())
-    monkeypatch.setattr(attach, "open_door", lambda _: None)
+    monkeypatch.setattr(attach, "look_up", lambda _: Features())
+    monkeypatch.setattr(attach, "open_door", lambda *_: None)
     monkeypatch.setattr(attach, step, fail)
     with pytest.raises(RuntimeError, match="no door"):
-        attach._register(SPARK, read_settings({}), services, MagicMock())
+        attach._register(SPARK, read_settings({}), services, MagicMock(), Features())
     with pytest.raises(Closed):
         log.written(JOB)
-
-
-@pytest.mark.parametrize("refused", ["sun.misc.Unsafe", "the converter"])
-def test_a_jvm_that_makes_no_batches_has_no_door(
-    monkeypatch: pytest.MonkeyPatch, refused: str
-) -> None:
-    """A JVM that cannot make batches is noticed when the door opens, not by the first query."""
-
-    def make(what: str) -> Any:
-        if what == refused:
-            raise Py4JError(f"{what} is not there")
-        unsafe = SimpleNamespace(allocateInstance=lambda _: converter)
-        field = SimpleNamespace(setAccessible=lambda _: None, get=lambda _: unsafe)
-        return SimpleNamespace(getDeclaredField=lambda _: field)
-
-    converter = SimpleNamespace(rowToArrowConverter=lambda *_: make("the converter"))
-    java = SimpleNamespace(parseDataType=lambda _: None)
-
-    class FakeJvm(dict[str, Any]):
-        def require_classes(self) -> None:
-            """Do nothing: all classes are there."""
-
-    fake = FakeJvm({"class": SimpleNamespace(forName=make), "list": list})
-    monkeypatch.setattr(catalyst, "Jvm", lambda _: fake)
-    monkeypatch.setattr(catalyst, "CompiledClasses", lambda *_: None)
-    spark: Any = SimpleNamespace(
-        version="4.3.0", _jsparkSession=java, sparkContext=MagicMock(spec=["_jsc"])
-    )
-    assert catalyst.open_door(spark) is None
 
 
 def test_applications_of_one_moment_have_jobs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import Column
 from pyspark.sql.types import ArrayType, DataType, DateType, LongType, StringType, StructType
 
-from headgate.connectors.spark.jvm.keys import places
+from headgate.connectors.spark.types import places
 
 
 def schema(*names: str, **types: DataType) -> StructType:

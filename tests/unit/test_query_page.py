@@ -11,10 +11,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from headgate.connectors.spark.jvm.names import Feature
 from headgate.connectors.spark.jvm.pages import query_page
 from headgate.connectors.spark.jvm.pages.plan_tree import PlanTree, States
 from headgate.connectors.spark.jvm.pages.query_page import QueryPage, call_site
 from headgate.control.errors import Invalid
+
+ALL = frozenset(Feature)
 
 
 def test_ends_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +30,7 @@ def test_ends_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueryPage, "_post", lambda page, name, *_, **more: posted.append(name))
     spark: Any = MagicMock()
     for _ in range(10):
-        QueryPage(spark, dict, is_read=True)._end(0, "")
+        QueryPage(spark, ALL, dict, is_read=True)._end(0, "")
     assert 0.1 < sum(slept) < 0.3
     assert posted.count("SQLExecutionEnd") == 10
 
@@ -40,7 +43,7 @@ def test_a_job_that_was_closed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> Non
 
     posted: list[str] = []
     monkeypatch.setattr(QueryPage, "_post", lambda page, name, *_, **more: posted.append(name))
-    page = QueryPage(MagicMock(), closed, is_read=True)
+    page = QueryPage(MagicMock(), ALL, closed, is_read=True)
     with page:
         page._number = 1
     page._spark.wait()
@@ -56,7 +59,7 @@ def test_a_plan_that_cannot_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[str] = []
     monkeypatch.setattr(QueryPage, "_post", lambda page, name, *_, **more: posted.append(name))
     monkeypatch.setattr(query_page, "lines", too_deep)
-    page = QueryPage(MagicMock(), dict)
+    page = QueryPage(MagicMock(), ALL, dict)
     with page:
         page._number, page._is_stale = 1, True
     page._spark.wait()
@@ -67,7 +70,7 @@ def test_a_plan_is_added_while_pages_end(monkeypatch: pytest.MonkeyPatch) -> Non
     """A query adds a plan also while another thread waits for all pages, this one's too."""
     node = {"nodeName": "Range", "simpleString": "Range", "children": [], "metrics": []}
     monkeypatch.setattr(QueryPage, "_post", lambda *_, **__: None)
-    page = QueryPage(MagicMock(), dict)
+    page = QueryPage(MagicMock(), ALL, dict)
     page._number, core = 1, page._spark
     vars(core)["mapper"] = SimpleNamespace(writeValueAsString=lambda _: json.dumps(node))
     added, ended = threading.Event(), threading.Event()
@@ -95,7 +98,7 @@ def test_a_plan_is_added_while_pages_end(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_threads_that_share_properties_show_nothing() -> None:
     """No local property is set if threads of Python share threads of the JVM."""
     spark: Any = MagicMock()
-    with QueryPage(spark, dict) as page:
+    with QueryPage(spark, ALL, dict) as page:
         page.begin(str)
     assert not spark.sparkContext._jsc.sc().setLocalProperties.called
 

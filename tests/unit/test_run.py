@@ -17,6 +17,7 @@ from headgate.connectors.spark.exchanges.run import Exchanger, ExchangeRun
 from headgate.connectors.spark.exchanges.spec import ExchangeSpec
 from headgate.connectors.spark.exchanges.stored import StoredResults
 from headgate.connectors.spark.jvm.catalyst import Lineage
+from headgate.connectors.spark.jvm.names import Features
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import HeadgateError, Invalid, OutcomeUnknown, Unavailable
 from headgate.control.ids import JobId, ResultId
@@ -55,7 +56,7 @@ def written(register: Register) -> tuple[list[str], HeadgateError]:
     settings: Any = SimpleNamespace(hide=str, describe=lambda described: None)
     readers: Any = None
     spec = ExchangeSpec(RESULT, "", rows, "", 1, settings, readers)
-    exchanger = Exchanger(cast(SparkSession, None), None, current, results, Progress())
+    exchanger = Exchanger(cast(SparkSession, None), Features(), None, current, results, Progress())
     with pytest.raises(HeadgateError) as caught:
         ExchangeRun(exchanger, spec).run()
     return seen, caught.value

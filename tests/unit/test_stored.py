@@ -14,6 +14,7 @@ from headgate.connectors.spark.exchanges.rerun import Reruns
 from headgate.connectors.spark.exchanges.run import Exchanger
 from headgate.connectors.spark.exchanges.stored import StoredResults, readable
 from headgate.connectors.spark.jvm.caches import Cache
+from headgate.connectors.spark.jvm.names import Feature
 from headgate.connectors.spark.queries.session_queries import SessionQueries
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import ShuffleDescriptor
@@ -63,8 +64,9 @@ def session(master: Master) -> Headgate:
     services: Any = SimpleNamespace(require_whole_log=lambda: None)
     door: Any = DOOR
     results = StoredResults(cast(Any, master), services, job, 1, reruns)
-    exchanger = Exchanger(context, door, current, results, Progress())
-    return Headgate(exchanger, SessionQueries(exchanger, services.require_whole_log), services)
+    exchanger = Exchanger(context, frozenset(Feature), door, current, results, Progress())
+    queries = SessionQueries(exchanger, services.require_whole_log, is_public=False)
+    return Headgate(exchanger, queries, services)
 
 
 @pytest.mark.parametrize("failing", [1, 2])
@@ -186,7 +188,7 @@ def test_a_cache_that_is_not_filled_has_its_own_plan(monkeypatch: pytest.MonkeyP
         cachedPlan=lambda: "its own", cachedColumnBuffers=refuse, clearCache=lambda _: None
     )
     door: Any = SimpleNamespace(
-        rows_behind=lambda plan: (plan, 1),
+        rows_behind=lambda plan: plan,
         weakly=lambda plan: SimpleNamespace(get=lambda: plan),
         executing=nullcontext,
     )

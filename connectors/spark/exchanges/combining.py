@@ -27,11 +27,11 @@ from ....storage.limits import Limits
 from ....storage.reading.slices import Slices
 from ....storage.reading.ways import ExchangeSize, Readers, Way, shares_of
 from ..jvm.catalyst import CatalystDoor, Lineage
+from ..jvm.task_rdds import PublicMapStage
 from ..tasks.combine_task import CombineTask, share
 from ..tasks.exchange_tasks import MapTask, Part
 from ..tasks.shipping import ship
 from .rerun import MapStage
-from .rows import PublicMapStage
 from .spec import Rows
 
 

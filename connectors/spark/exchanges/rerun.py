@@ -98,6 +98,8 @@ class Reruns:
     application: str
     state_of: StateOf
     pace: Pace = PACE
+    makes_room: bool = True
+    """False if this Spark does not let Headgate give task slots to reruns."""
     writing_of: Callable[[ResultId], Writing | None] = lambda _: None
     """Returns the map stage that makes a result again, None if there is none."""
     _running: dict[ResultId, threading.Thread] = field(default_factory=dict)
@@ -174,7 +176,8 @@ class Reruns:
         with ThreadPoolExecutor(1, thread_name_prefix=tag) as executor:
             job = executor.submit(self._again, tag, result, stage, missing)
             try:
-                self._make_room(tag, result, missing, job)
+                if self.makes_room:
+                    self._make_room(tag, result, missing, job)
             finally:
                 self._stopped.end(result)
             job.result()

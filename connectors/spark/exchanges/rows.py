@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark import RDD
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -28,9 +26,9 @@ from ....storage.reading.at_once import filled, read_at_once
 from ....storage.stores.port import BlobStore
 from .. import types
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
-from ..jvm.task_settings import require_carried
+from ..jvm.task_rdds import PublicMapStage
 from ..tasks.exchange_tasks import SUBPARTITION, Part, ReaderTask, ReadTask
-from ..tasks.frames import VOLUME, Frames, RunFrames, Volume, layout_of
+from ..tasks.frames import VOLUME, Frames, RunFrames, Volume
 from ..tasks.shipping import ship
 from .rerun import MapStage
 
@@ -57,7 +55,7 @@ class JvmRows:
         self.plan = plan
         self.schema = types.carried_schema(plan.rows)
         self._sent = self.schema.append(pa.field(SUBPARTITION, pa.int32()))
-        self._layout = layout_of(self._sent)
+        self._layout = door.layout_of(self._sent)
 
     @cached_property
     def _batches(self) -> Any:
@@ -124,28 +122,6 @@ class PublicRows:
     def reads(self, task: ReaderTask, frames_of: FramesOf) -> Scanned:
         frame = _mapped(self._spark, task, self._stored)
         return frame.select(*types.back_from_carried(self._rows)), None
-
-
-@dataclass(frozen=True, slots=True)
-class PublicMapStage:
-    """A map stage that calls public PySpark only."""
-
-    volumes: RDD[Any]
-
-    @property
-    def count(self) -> int:
-        return self.volumes.getNumPartitions()
-
-    def run(self) -> list[int]:
-        require_carried()
-        return [volume.rows for volume in self.volumes.collect()]
-
-    def run_again(self, partitions: list[int]) -> None:
-        require_carried()
-        if self.volumes._jrdd.rdd().isBarrier():  # Spark runs no part of such a stage
-            self.run()
-            return
-        self.volumes.context.runJob(self.volumes, lambda volumes: volumes, partitions)
 
 
 class StoredReader:

@@ -25,7 +25,9 @@ from ....control.model.state import ResultState
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Readers, choose, predict
 from ..jvm.bridge import is_cancelled
-from ..jvm.catalyst import CatalystDoor, open_door
+from ..jvm.catalyst import CatalystDoor
+from ..jvm.features import open_door
+from ..jvm.names import Features
 from ..jvm.pages.query_page import QueryPage
 from ..jvm.scheduler import task_slots
 from ..jvm.task_settings import TaskSettings
@@ -57,6 +59,7 @@ class Exchanger:
     """Runs the exchanges of one session."""
 
     spark: SparkSession
+    features: Features
     door: CatalystDoor | None
     current: CurrentSettings
     results: StoredResults
@@ -64,14 +67,14 @@ class Exchanger:
 
     def of(self, spark: SparkSession) -> Exchanger:
         """Return the same job's exchanger for another session of the application."""
-        door, current = self.door and open_door(spark), self.current.of(spark)
-        return Exchanger(spark, door, current, self.results, self.progress)
+        door, current = open_door(spark, self.features), self.current.of(spark)
+        return Exchanger(spark, self.features, door, current, self.results, self.progress)
 
     def repartition(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> DataFrame:
         """Run the exchange of `df.repartition(n, *columns)`, and return the DataFrame that reads
         its stored rows."""
         check(df.schema)
-        settings, result = TaskSettings(self.spark), self.results.name()
+        settings, result = TaskSettings(self.spark, self.features), self.results.name()
         text = f"repartition({n}, {', '.join(map(_public, columns))})"
         with self.page() as page:
             label = label_of(text, settings, page)
@@ -119,7 +122,8 @@ class Exchanger:
     def frames_of(self, task: ReaderTask) -> Any:
         """Return an RDD of the batches of each task, as the messages that the JVM loads."""
         assert self.door is not None
-        stored_max = self.current.exchanges.driver_read_bytes
+        takes_messages = self.door.tasks.takes_messages()
+        stored_max = self.current.exchanges.driver_read_bytes if takes_messages else 0
         if (read := read_by_driver(task, self.results.store, stored_max)) is not None:
             messages, consumed = read
             self.results.master.announce(self.results.worker.job, consumed)
@@ -128,7 +132,7 @@ class Exchanger:
 
     def page(self, is_read: bool = False) -> QueryPage:
         """Return the place of a new query on Spark's SQL page; see `QueryPage` for `is_read`."""
-        return QueryPage(self.spark, lambda: self.results.state.results, is_read)
+        return QueryPage(self.spark, self.features, lambda: self.results.state.results, is_read)
 
     def readers(self, sizes: Longs, firsts_of: Callable[[Longs], Longs] | None = None) -> Readers:
         """Return the tasks that will read subpartitions of these bytes, in the places that Spark

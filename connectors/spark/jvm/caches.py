@@ -88,7 +88,7 @@ class Reader:
     rows is weak."""
 
     def __init__(self, door: CatalystDoor, frame: DataFrame) -> None:
-        self._rows = door.weakly(door.rows_behind(frame)[0])
+        self._rows = door.weakly(door.rows_behind(frame))
 
     def is_gone(self) -> bool:
         """Return True if nothing is left in Spark that could read the rows."""

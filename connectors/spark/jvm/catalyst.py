@@ -1,8 +1,8 @@
 """The private door to Spark's internals. Together with `queries`, this folder has nearly all code
 that calls them.
 
-`open_door` returns None where a class that it needs is missing or batches cannot be made. The
-caller then uses public PySpark only.
+`features.py` opens it where this Spark has the names that it needs. Else the caller uses public
+PySpark only.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import _to_java_column
 from pyspark.sql.types import DecimalType, StructType
@@ -26,16 +26,14 @@ from ....control.errors import Invalid
 from ..settings import is_true
 from ..tasks.exchange_tasks import SUBPARTITION
 from ..tasks.frames import layout_of
-from ..types import carried_schema, has_maps, is_small, stored_schema
-from ..versions import Version, version_of
-from .bridge import CLASSES, Jvm, error_of_thread, name_of
+from ..types import carried_schema, has_maps, is_small, places, stored_schema
+from ..versions import Version
+from .bridge import Jvm, error_of_thread, name_of
 from .compiled_classes import CompiledClasses
-from .gateway.dropped_objects import release_together
-from .keys import places
+from .names import CLASSES
 from .task_rdds import TaskRdds
 from .task_settings import require_carried
 
-_INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
 _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
@@ -80,8 +78,9 @@ class ExchangePlan:
 
 class CatalystDoor:
     def __init__(
-        self, spark: SparkSession, jvm: Jvm, version: Version, compiled: CompiledClasses
+        self, spark: SparkSession, jvm: Jvm, version: Version, compiled: CompiledClasses | None
     ) -> None:
+        """Without compiled classes, Spark's own converters make batches of rows, and rows again."""
         self.jvm = jvm
         self.version = version
         self.tasks = TaskRdds(spark, jvm, compiled)
@@ -117,34 +116,31 @@ class CatalystDoor:
     ) -> ExchangePlan:
         schema, session = df.schema, self._session
         named = places(schema, columns)
-        with self.jvm.together() as calls:
-            if named is None:
-                query, partitioning, child = self._analyzed(calls.on(df._jdf), n, columns)
-                if has_maps(schema):
-                    query, partitioning, child = calls.now(query, partitioning, child)
-                    partitioning, session = self._with_maps(query, partitioning)
-                    child = calls.on(child)
-            else:
-                child = calls.on(df._jdf).queryExecution().commandExecuted()
-                keys = self.jvm.seq([child.output().apply(place) for place in named])
-                partitioning = self.jvm["repartition"](
-                    keys, child, self.jvm["option"].apply(n), self.jvm.nothing()
-                ).partitioning()
-            carried = self.carried(child.output(), schema, self.number(partitioning, n))
-            rows = self._dataset(self.jvm["project"](carried, child), session, is_analyzed=True)
-            planned = rows.queryExecution()
-            plan = planned.executedPlan()
-            executed, shown, origin, output, partitioning, name = calls.now(
-                plan,
-                self.shown(plan),
-                planned.withCachedData(),
-                child.output(),
-                partitioning,
-                plan.productPrefix(),
-            )
-        stored, is_adaptive = stored_schema(schema), name == "AdaptiveSparkPlanExec"
+        if named is None:
+            query, partitioning, child = self._analyzed(df._jdf, n, columns)
+            if has_maps(schema):
+                partitioning, session = self._with_maps(query, partitioning)
+        else:
+            child = df._jdf.queryExecution().commandExecuted()
+            output = child.output()
+            keys = self.jvm.seq([output.apply(place) for place in named])
+            partitioning = self.jvm["repartition"](
+                keys, child, self.jvm["option"].apply(n), self.jvm.nothing()
+            ).partitioning()
+        output = child.output()
+        carried = self.carried(output, schema, self.number(partitioning, n))
+        rows = self._dataset(self.jvm["project"](carried, child), session, is_analyzed=True)
+        planned = rows.queryExecution()
+        plan = planned.executedPlan()
         return ExchangePlan(
-            executed, shown, stored, origin, output, schema, partitioning, is_adaptive
+            plan,
+            self.shown(plan),
+            stored_schema(schema),
+            planned.withCachedData(),
+            output,
+            schema,
+            partitioning,
+            name_of(plan) == "AdaptiveSparkPlanExec",
         )
 
     def _analyzed(self, df: Any, n: int, columns: Sequence[str | Column]) -> tuple[Any, Any, Any]:
@@ -161,7 +157,7 @@ class CatalystDoor:
     def shown(self, executed: Any) -> Any:
         """Return a plan as Spark's SQL page shows it. This makes the plan's metrics, which tasks
         cannot make."""
-        return self.jvm.only(_INFO).fromSparkPlan(executed)
+        return self.jvm.only("shown").fromSparkPlan(executed)
 
     def carried(self, output: Any, schema: StructType, number: Any) -> Any:
         """Return columns in the form in which they are stored, then the number of a row's
@@ -199,9 +195,9 @@ class CatalystDoor:
     def sorted_runs(self, plan: Any, layout: str) -> Any:
         """Return a physical plan's rows, whose last column is the number of the subpartition, as
         an RDD of runs in bytes."""
-        with self.executing(), self.jvm.together() as calls:
-            (runs,) = calls.now(self._compiled.runs(calls, plan, layout))
-        return runs
+        assert self._compiled is not None
+        with self.executing():
+            return self._compiled.runs(plan, layout)
 
     def execute(self, plan: Any) -> Any:
         """Execute a physical plan, and return its rows as an RDD. Its broadcasts, its
@@ -246,9 +242,8 @@ class CatalystDoor:
         sessions, is_active = self.jvm["sessions"], False
         outside: Any = None
         if before is None:
-            with self.jvm.together() as calls:
-                now = self.jvm["sessions"].getActiveSession()
-                outside, is_active = calls.now(now, now.contains(session))
+            outside = sessions.getActiveSession()
+            is_active = outside.contains(session)
         if is_active and self._is_pinned:
             yield
             return
@@ -271,7 +266,7 @@ class CatalystDoor:
 
     @cached_property
     def _integer(self) -> Any:
-        return self.jvm.static(CLASSES["types"]).IntegerType
+        return self.jvm["types"].IntegerType
 
     @property
     def _is_pinned(self) -> bool:
@@ -282,7 +277,7 @@ class CatalystDoor:
     def _converter(self) -> Any:
         """Return the object that makes batches for Spark Connect. No constructor is called, for it
         needs a query of Connect; making batches does not."""
-        unsafe = self.jvm["class"].forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
+        unsafe = self.jvm["class"].forName(CLASSES["unsafe"]).getDeclaredField("theUnsafe")
         unsafe.setAccessible(True)
         return unsafe.get(None).allocateInstance(self.jvm["class"].forName(CLASSES["converter"]))
 
@@ -306,22 +301,15 @@ class CatalystDoor:
     def leaves_bytes(self, logical: Any) -> float:
         """Return Spark's estimate of the size of all that a plan reads. Spark takes a join for the
         product of its sides."""
-        leaves = [leaf for _, leaf in self.jvm.named_leaves(logical)]
-        with self.jvm.together() as calls:
-            return sum(
-                map(float, calls.now(*[calls.on(leaf).stats().sizeInBytes() for leaf in leaves]))
-            )
+        leaves = self.jvm.named_leaves(logical)
+        return sum(float(leaf.stats().sizeInBytes()) for _, leaf in leaves)
 
     def lineage(self, plan: Any, batches: Any) -> Lineage:
         """Return the scans and guarantees of a map stage, no guarantee where Spark cannot tell. The
         level of an RDD says nothing of the expressions in its plan: both must be deterministic."""
         try:
-            with self.jvm.together() as calls:
-                level, deterministic = calls.now(
-                    calls.on(batches).outputDeterministicLevel().toString(),
-                    calls.on(plan).deterministic(),
-                )
-            repeatable = level in _REPEATABLE and deterministic
+            level = batches.outputDeterministicLevel().toString()
+            repeatable = level in _REPEATABLE and plan.deterministic()
             return Lineage(repeatable and level == _ORDERED, repeatable, self._scans(plan))
         except Py4JError:
             return Lineage()
@@ -340,13 +328,9 @@ class CatalystDoor:
                 rdds |= self._scans(leaf.inputPlan())
         return frozenset(rdds)
 
-    def rows_behind(self, frame: DataFrame) -> tuple[Any, int]:
-        """Return the RDD that a frame of this door reads, and its id."""
-        with self.jvm.together() as calls:
-            plan = calls.on(frame._jdf).queryExecution().analyzed()
-            rows = plan.collectLeaves().apply(0).rdd()
-            rows, number = calls.now(rows, rows.id())
-        return rows, number
+    def rows_behind(self, frame: DataFrame) -> Any:
+        """Return the RDD that a frame of this door reads."""
+        return frame._jdf.queryExecution().analyzed().collectLeaves().apply(0).rdd()
 
     def weakly(self, thing: Any) -> Any:
         """Return a weak reference to an object of the JVM."""
@@ -364,16 +348,12 @@ class CatalystDoor:
         RDD of its rows. Spark knows the DataFrame's attributes, which have the schema `given`, and
         its partitioning."""
         read, back = self.as_stored(attributes, given)
-        with self.jvm.together() as calls:
-            count = calls.on(batches).getNumPartitions()
-            declared = calls.on(partitioning).numPartitions()
-            rows = self.rows_of(calls.on(batches), count, stored)
-            scan = self.logical(read, rows, partitioning)
-            plan = self.jvm["project"](back, scan) if back else scan
-            made = self._dataset(plan, None, is_analyzed=True)
-            made, number, *counts = calls.now(made, rows.id(), count, declared)
-        assert counts[0] == counts[1], "else rows go wrong"
-        return DataFrame(made, self._spark), number
+        count = batches.getNumPartitions()
+        assert count == partitioning.numPartitions(), "else rows go wrong"
+        rows = self.rows_of(batches, count, stored)
+        scan = self.logical(read, rows, partitioning)
+        plan = self.jvm["project"](back, scan) if back else scan
+        return self.frame(plan, is_analyzed=True), int(rows.id())
 
     def load(self, batches: Any, stored: StructType, schema: StructType) -> tuple[DataFrame, int]:
         """Return what `scan` does, of rows whose partitioning Spark does not know."""
@@ -381,15 +361,20 @@ class CatalystDoor:
         unknown = self.jvm["unknown"](batches.getNumPartitions())
         return self.scan(batches, stored, attributes, schema, unknown)
 
-    def rows_of(self, batches: Any, count: Any, stored: StructType) -> Any:
+    def layout_of(self, schema: pa.Schema) -> str | None:
+        """Return the layout of these columns for compiled classes, None if none takes them."""
+        return None if self._compiled is None else layout_of(schema)
+
+    def rows_of(self, batches: Any, count: int, stored: StructType) -> Any:
         """Return an RDD of Arrow batches of `count` partitions as an RDD of Spark's rows.
         `coalesce` to the same number makes reading lazy. A join whose other side is empty then
         starts no Python worker. Spark would end it, and a new worker takes a second to start."""
-        if layout := layout_of(carried_schema(stored)):
+        if self._compiled and (layout := layout_of(carried_schema(stored))):
             rows = self._compiled.rows(batches, layout)
         else:
-            loader, messages = self.jvm["loader"], self._compiled.bytes_of(batches).toJavaRDD()
-            loaded = loader.toDataFrame(messages, self._parsed(stored), self._session)
+            messages = self._compiled.bytes_of(batches) if self._compiled else batches
+            loader, kinds = self.jvm["loader"], self._parsed(stored)
+            loaded = loader.toDataFrame(messages.toJavaRDD(), kinds, self._session)
             rows = loaded.queryExecution().analyzed().rdd()
         return rows.coalesce(count, False, self.jvm.nothing(), None)
 
@@ -462,18 +447,3 @@ def _small_decimals(schema: StructType) -> dict[int, DecimalType]:
     """Return the places and types of the decimals that are stored as whole numbers."""
     kinds = enumerate(field.dataType for field in schema)
     return {at: kind for at, kind in kinds if isinstance(kind, DecimalType) and is_small(kind)}
-
-
-def open_door(spark: SparkSession) -> CatalystDoor | None:
-    """Return the door into this session's JVM, None where this Spark is not supported."""
-    if (version := version_of(spark.version)) is None:
-        return None
-    try:
-        jvm = Jvm(spark)
-        jvm.require_classes()
-        door = CatalystDoor(spark, jvm, version, CompiledClasses(spark))
-        door.try_converter()
-    except (LookupError, Py4JError, PySparkException):
-        return None
-    release_together(spark)
-    return door

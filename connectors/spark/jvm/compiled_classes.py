@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 
 from .bridge import Jvm
 
-_NAMES = ("SortedRuns", "StoredRows", "CountedVolumes")
-_METRICS = "org.apache.spark.sql.execution.metric.SQLMetrics"
+_TEXTS = ("SortedRuns", "StoredRows", "CountedVolumes")
 
 
 class CompiledClasses:
@@ -27,16 +26,16 @@ class CompiledClasses:
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext._jsc.sc()
-        self._jvm = jvm = Jvm(spark)  # its own, so that no call for what is kept here waits
+        self._jvm = jvm = Jvm(spark)
         self._made = lru_cache(maxsize=256)(self._make)
-        self._texts = {name: jvm["right"](jvm.compile(name)) for name in _NAMES}
+        self._texts = {name: jvm["right"](jvm.compile(name)) for name in _TEXTS}
         self._planned = jvm.make("PlannedRuns")
 
-    def runs(self, calls: Any, plan: Any, layout: str) -> Any:
+    def runs(self, plan: Any, layout: str) -> Any:
         """Return the rows of a physical plan, whose last column is the number of the subpartition,
         as an RDD of runs in bytes."""
-        text, unread = self._texts["SortedRuns"], self._duration
-        return self.bytes_of(calls.on(self._planned).over(plan, layout, text, unread))
+        text = self._texts["SortedRuns"]
+        return self.bytes_of(self._planned.over(plan, layout, text, self._duration))
 
     def rows(self, messages: Any, layout: str) -> Any:
         """Return an RDD of rows of Spark's, over an RDD of rows that each have the bytes of a
@@ -69,7 +68,7 @@ class CompiledClasses:
     @cached_property
     def _duration(self) -> Any:
         """Return the metric that Spark asks for. Nobody reads it."""
-        return self._jvm.only(_METRICS).createMetric(self._context, "headgate")
+        return self._jvm.only("metrics").createMetric(self._context, "headgate")
 
     @cached_property
     def _bytes(self) -> Any:

@@ -16,29 +16,29 @@ from pyspark.sql import SparkSession
 
 from ..report import Hold
 from .bridge import Jvm
+from .names import CLASSES
 from .scheduler import await_listeners
 
-_SETTINGS = "org.apache.spark.internal.config.package"
 _FOREVER_S = 2**31 - 1  # Spark's default for cached partitions; that for shuffles is longer
 
 
-def holds(spark: SparkSession, jvm: Jvm) -> tuple[Hold, ...]:
+def holds(spark: SparkSession) -> tuple[Hold, ...]:
     """Return what is in executors now. It is nothing without dynamic allocation."""
     core = spark.sparkContext._jsc.sc()
-    if not (limits := hold_limits(spark, jvm)):
+    if not (limits := hold_limits(spark)):
         return ()
     await_listeners(core)
-    numbers = {"native shuffle": _shuffles(core, jvm), "cached partition": _partitions(core)}
+    numbers = {"native shuffle": _shuffles(core, Jvm(spark)), "cached partition": _partitions(core)}
     counted = (replace(limit, number=numbers[limit.what]) for limit in limits)
     return tuple(hold for hold in counted if hold.number)
 
 
-def hold_limits(spark: SparkSession, jvm: Jvm) -> tuple[Hold, ...]:
+def hold_limits(spark: SparkSession) -> tuple[Hold, ...]:
     """Return what may be in executors, none of it counted, with the settings that bound it."""
     core = spark.sparkContext._jsc.sc()
     if not core.executorAllocationManager().isDefined():
         return ()
-    entries, conf = jvm.only(_SETTINGS), core.conf()
+    entries, conf = Jvm(spark).only("configuration"), core.conf()
     cached = entries.DYN_ALLOCATION_CACHED_EXECUTOR_IDLE_TIMEOUT()
     limits = [_limit("cached partition", cached, conf.get(cached))]
     has_service = conf.get(entries.SHUFFLE_SERVICE_ENABLED())
@@ -55,7 +55,7 @@ def _limit(what: str, entry: Any, seconds: float) -> Hold:
 def _shuffles(core: Any, jvm: Jvm) -> int:
     """Count the shuffles of which executors have rows. The field is read, because py4j cannot call
     an environment: its class names others that PySpark does not bring."""
-    field = jvm["class"].forName("org.apache.spark.SparkEnv").getDeclaredField("mapOutputTracker")
+    field = jvm["class"].forName(CLASSES["environment"]).getDeclaredField("mapOutputTracker")
     field.setAccessible(True)
     tracker = field.get(core.env())
     shuffles = map(int, tracker.shuffleStatuses().keys().mkString(" ").split())

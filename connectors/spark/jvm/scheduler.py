@@ -37,8 +37,11 @@ class NativeJob:
 
 
 def session_name(spark: SparkSession) -> str:
-    """Return the id of a session, which no other session of its process has."""
-    return str(spark._jsparkSession.sessionUUID())
+    """Return the id of a session, which no other session of its process has; the id of its
+    application where this Spark names no sessions."""
+    with suppress(Py4JError):
+        return str(spark._jsparkSession.sessionUUID())
+    return str(spark.sparkContext.applicationId)
 
 
 def ended_jobs(spark: SparkSession) -> Iterator[Any]:
@@ -140,6 +143,16 @@ def kill_task(context: SparkContext, task: int, reason: str) -> None:
     context._jsc.sc().killTaskAttempt(task, False, reason)
 
 
+def try_scheduling(context: SparkContext) -> None:
+    """Look at the queues of Spark's scheduler.
+
+    Raises:
+        Py4JError: this Spark has others.
+    """
+    for tasks in _in_queues(context):
+        tasks.runningTasksSet()
+
+
 def put_first(context: SparkContext, stages: Collection[int]) -> None:
     """Give these stages the next free task slots under Spark's FIFO scheduling, which otherwise
     serves older jobs first. Under FAIR scheduling their pool has its share anyway."""
@@ -236,12 +249,17 @@ class StoppedStages:
 
 def task_slots(context: SparkContext) -> tuple[int, int]:
     """Return the number of tasks that the present executors run side by side, and the number of
-    these executors. With dynamic allocation both change."""
-    jvm_context = context._jsc.sc()
-    profile = jvm_context.resourceProfileManager().defaultResourceProfile()
-    slots = max(1, int(jvm_context.maxNumConcurrentTasks(profile)))
-    executors = 1 if jvm_context.isLocal() else int(jvm_context.getExecutorIds().size())
-    return slots, min(slots, max(1, executors))
+    these executors: of as many as slots where Spark does not tell. With dynamic allocation both
+    change."""
+    try:
+        jvm_context = context._jsc.sc()
+        profile = jvm_context.resourceProfileManager().defaultResourceProfile()
+        slots = max(1, int(jvm_context.maxNumConcurrentTasks(profile)))
+        executors = 1 if jvm_context.isLocal() else int(jvm_context.getExecutorIds().size())
+        return slots, min(slots, max(1, executors))
+    except Py4JError:
+        slots = max(1, context.defaultParallelism)
+        return slots, slots
 
 
 def _tasks_of(context: SparkContext, stages: Collection[int]) -> Iterator[Any]:

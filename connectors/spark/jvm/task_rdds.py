@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import RDD, cloudpickle
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
-from ..tasks.frames import VolumeFrames, Volumes
+from ..tasks.frames import MessageFrames, VolumeFrames, Volumes
 from ..tasks.shipping import Task
 from .bridge import Jvm
 from .compiled_classes import CompiledClasses
 from .task_settings import require_carried
 
-_AWAIT = "scala.concurrent.Await"
-_ERRORS = "org.apache.spark.errors.SparkCoreErrors"
 _COMMAND_BYTES_MAX = 1 << 20  # PySpark sends a larger one as a broadcast
 _pickled: Callable[[object], bytes] = cloudpickle.dumps
 
@@ -39,14 +40,12 @@ class JvmMapStage:
         # `collect` would have Spark examine the whole code of its context, which takes longer than
         # a small job
         require_carried()
-        with self._jvm.together() as calls:
-            job = self._jvm["job"](self._rdd, self._jvm.any).collectAsync()
-            rows = self._jvm.only(_AWAIT).result(job, self._jvm.for_ever)
-            calls.on(self._rdd).doCheckpoint()  # of what the user has marked, as `collect` does
-            if self._bar is not None:
-                calls.on(self._bar).finishAll()
-            (text,) = calls.now(rows.mkString("[", ",", "]"))
-        return [each for (each,) in json.loads(text)]
+        job = self._jvm["job"](self._rdd, self._jvm.any).collectAsync()
+        rows = self._jvm.only("await").result(job, self._jvm.only("duration").Inf())
+        self._rdd.doCheckpoint()  # of what the user has marked, as `collect` does
+        if self._bar is not None:
+            self._bar.finishAll()
+        return [each for (each,) in json.loads(rows.mkString("[", ",", "]"))]
 
     def run_again(self, partitions: list[int]) -> None:
         require_carried()
@@ -59,8 +58,35 @@ class JvmMapStage:
         self._rdd.toJavaRDD().collectPartitions(chosen)
 
 
+@dataclass(frozen=True, slots=True)
+class PublicMapStage:
+    """A map stage that calls public PySpark only."""
+
+    volumes: RDD[Any]
+
+    @property
+    def count(self) -> int:
+        return self.volumes.getNumPartitions()
+
+    def run(self) -> list[int]:
+        require_carried()
+        return [volume.rows for volume in self.volumes.collect()]
+
+    def run_again(self, partitions: list[int]) -> None:
+        require_carried()
+        if self._is_barrier():  # Spark runs no part of such a stage
+            self.run()
+            return
+        self.volumes.context.runJob(self.volumes, lambda volumes: volumes, partitions)
+
+    def _is_barrier(self) -> bool:
+        with suppress(Py4JError):  # public PySpark does not tell
+            return bool(self.volumes._jrdd.rdd().isBarrier())
+        return False
+
+
 class TaskRdds:
-    def __init__(self, spark: SparkSession, jvm: Jvm, compiled: CompiledClasses) -> None:
+    def __init__(self, spark: SparkSession, jvm: Jvm, compiled: CompiledClasses | None) -> None:
         self._context: Any = spark.sparkContext
         self._jvm = jvm
         self._nothing = jvm["list"]()
@@ -73,15 +99,15 @@ class TaskRdds:
         bar = self._context._jsc.sc().progressBar()
         return bar.get() if bar.isDefined() else None
 
-    def over(self, parent: Any, task: Task, given: Any) -> JvmMapStage:
+    def over(self, parent: Any, task: Task, given: Any) -> JvmMapStage | PublicMapStage:
         """Return a map stage of a task that gives one volume for each partition of an RDD. `given`
         is the serializer that reads the RDD's elements."""
-        bar, environment = self._bar, self._environment()
-        with self._jvm.together() as calls:
-            made = self._made(parent, task, given, Volumes(), environment)
-            written = self._compiled.written(made)
-            written, count = calls.now(written, written.getNumPartitions())
-        return JvmMapStage(written, count, self._jvm, self._context._gateway, bar)
+        if self._compiled is None:
+            rows: RDD[Any] = RDD(parent.toJavaRDD(), self._context, given)
+            return PublicMapStage(rows.mapPartitionsWithIndex(task))
+        written = self._compiled.written(self._made(parent, task, given, Volumes()))
+        count, gateway = written.getNumPartitions(), self._context._gateway
+        return JvmMapStage(written, count, self._jvm, gateway, self._bar)
 
     def require_slots(self, rows: Any) -> None:
         """Check that a stage with a barrier may begin, as Spark checks its own map stages. It tries
@@ -96,38 +122,37 @@ class TaskRdds:
             asked = stages.getShuffleDependenciesAndResourceProfiles(rows)._2()
             slots = int(context.maxNumConcurrentTasks(stages.mergeResourceProfilesForStage(asked)))
             if count > slots:
-                errors = self._jvm.only(_ERRORS)
+                errors = self._jvm.only("core errors")
                 error = errors.numPartitionsGreaterThanMaxNumConcurrentTasksError(count, slots)
-                self._jvm.static("scala.util.Failure")(error).get()
+                self._jvm["failure"](error).get()
 
     def without_input(self, count: int, task: Task) -> Any:
         """Return an RDD of rows that each have a message, with the volume that was read for it.
-        `count` tasks, which are given nothing, give them."""
-        parent, environment = self._empty(count), self._environment()
-        with self._jvm.together() as calls:
-            made = self._made(parent, task, NoOpSerializer(), VolumeFrames(), environment)
-            (rows,) = calls.now(self._compiled.read(made))
-        return rows
+        `count` tasks, which are given nothing, give them. Without compiled classes, return an RDD
+        of the messages."""
+        parent, given = self._empty(count), NoOpSerializer()
+        if self._compiled is None:
+            return self._made(parent, task, given, MessageFrames())
+        return self._compiled.read(self._made(parent, task, given, VolumeFrames()))
+
+    def takes_messages(self) -> bool:
+        """Return True if `of_messages` may be called: classes are compiled."""
+        return self._compiled is not None
 
     def of_messages(self, messages: Iterable[bytes]) -> Any:
         """Return an RDD as `without_input` does, of messages that are there: one partition for
         each, without a row if there is only a volume."""
-        given = [bytearray(message) for message in messages]
-        with self._jvm.together() as calls:
-            listed = self._jvm["list"](len(given))
-            for message in given:
-                listed.add(message)
-            made = calls.on(self._context._jsc).parallelize(listed, len(given)).rdd()
-            (rows,) = calls.now(self._compiled.read(made))
-        return rows
+        assert self._compiled is not None
+        listed = self._jvm["list"]()
+        for message in messages:
+            listed.add(bytearray(message))
+        return self._compiled.read(self._context._jsc.parallelize(listed, len(listed)).rdd())
 
     def _without_rows(self, count: int) -> Any:
         """Return an RDD of so many empty partitions."""
         return self._context._jsc.parallelize(self._nothing, count).rdd()
 
-    def _made(
-        self, parent: Any, task: Task, given: Any, returned: Any, environment: Iterable[Any]
-    ) -> Any:
+    def _made(self, parent: Any, task: Task, given: Any, returned: Any) -> Any:
         context = self._context
         command = _pickled((task, None, given, returned))
         if len(command) > _COMMAND_BYTES_MAX or list(context._pickled_broadcast_vars):
@@ -136,7 +161,7 @@ class TaskRdds:
             return made._jrdd.rdd()
         function = self._jvm["function"](
             bytearray(command),
-            *environment,
+            *self._environment(),
             context.pythonExec,
             context.pythonVer,
             self._nothing,

@@ -11,15 +11,16 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
+from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from .bridge import Jvm
+from .names import Feature, Features
 
 DESCRIPTION = "spark.job.description"
 TAGS = "spark.job.tags"
@@ -35,22 +36,23 @@ _thread = threading.local()
 
 class TaskSettings:
     """The settings of a session, and the group and tags of the thread, at the time when this object
-    is made."""
+    is made. Without their feature, public PySpark passes them on, key by key, and the tags of the
+    session are unknown."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._jvm = Jvm(spark)
-        with self._jvm.together() as calls:
-            session, context = spark._jsparkSession, spark.sparkContext._jsc
-            configured = calls.on(session).sessionState().conf().getAllConfs()
-            settings = self._jvm.java_map(configured)
-            core = calls.on(context).sc()
-            asked = [settings.get(key) for key in _REDACTIONS]
-            asked += [core.getLocalProperty(key) for key in (TAGS, *_OF_THREADS)]
-            self._context, self._settings, *texts = calls.now(core, settings, *asked)
-        self._redactions, (tags, *of_thread) = texts[:2], texts[2:]
-        self._of_thread = dict(zip(_OF_THREADS, of_thread, strict=True))
-        named = (tags or "").split(",")
-        self._tags = [*_session_tags(self._jvm, session), *filter(None, named)]
+    def __init__(self, spark: SparkSession, features: Features) -> None:
+        context = self._context = spark.sparkContext
+        self._core: Any = None
+        self._settings: Mapping[str, str]
+        tags: list[str] = []
+        if Feature.SETTINGS in features:
+            self._core, self._settings = context._jsc.sc(), spark.conf._jconf.getAllAsJava()
+            tags = _session_tags(spark._jsparkSession)
+        else:
+            self._settings = dict(spark.conf.getAll)
+        self._redactions = [self._settings.get(key) for key in _REDACTIONS]
+        self._tags = [*tags, *filter(None, (context.getLocalProperty(TAGS) or "").split(","))]
+        of_thread = {key: context.getLocalProperty(key) for key in _OF_THREADS}
+        self._of_thread = {key: value for key, value in of_thread.items() if value}
 
     @cached_property
     def hide(self) -> Callable[[str], str]:
@@ -66,20 +68,10 @@ class TaskSettings:
             yield
             return
         tag = f"headgate-{os.urandom(8).hex()}"
-        with self._jvm.together() as calls:
-            context = calls.on(self._context)
-            before = context.getLocalProperties()
-            properties = before.clone()
-            properties.putAll(self._settings)
-            for key, value in self._of_thread.items():
-                if value:
-                    properties.putIfAbsent(key, value)
-            if description:
-                properties.setProperty(DESCRIPTION, description)
-            context.setLocalProperties(properties)
-            for each in (*self._tags, tag):
-                context.addJobTag(each)
-            (before,) = calls.now(before)
+        described = {DESCRIPTION: description} if description else {}
+        before = self._passed(described) if self._core is None else self._put(described)
+        for each in (*self._tags, tag):
+            self._context.addJobTag(each)
         _thread.carried = self
         try:
             yield
@@ -89,7 +81,33 @@ class TaskSettings:
             raise
         finally:
             _thread.carried = outside
-            self._context.setLocalProperties(before)
+            if self._core is None:
+                self._pass(before)
+            else:
+                self._core.setLocalProperties(before)
+
+    def _put(self, described: Mapping[str, str]) -> Any:
+        """Replace all local properties of the thread, and return those before."""
+        before = self._core.getLocalProperties()
+        properties = before.clone()
+        properties.putAll(self._settings)
+        for key, value in self._of_thread.items():
+            properties.putIfAbsent(key, value)
+        for key, value in described.items():
+            properties.setProperty(key, value)
+        self._core.setLocalProperties(properties)
+        return before
+
+    def _passed(self, described: Mapping[str, str]) -> dict[str, str | None]:
+        """Set local properties of the thread, and return their values before."""
+        given = {**self._of_thread, **self._settings, **described}
+        before = {key: self._context.getLocalProperty(key) for key in (*given, TAGS)}
+        self._pass(given)
+        return before
+
+    def _pass(self, properties: Mapping[str, str | None]) -> None:
+        for key, value in properties.items():
+            self._context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None unsets
 
     def describe(self, description: str) -> None:
         """Describe the jobs that this thread starts from now on."""
@@ -105,37 +123,38 @@ class SessionSettings:
     """The configuration of a session, which is read again only after a change."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._jvm = Jvm(spark)
-        self._session = spark._jsparkSession
+        self._conf, self._jvm = spark.conf, cast(Any, spark._jvm)
         self._seen: int | None = None
         """A number that changes with any key or value."""
 
     def changed(self, prefix: str) -> dict[str, str] | None:
         """Return the texts of the keys that begin with `prefix`, None if no key has changed since
         `note` was called."""
-        with self._jvm.together() as calls:
-            (self._now,) = calls.now(calls.on(self._session).conf().getAll().hashCode())
+        try:
+            texts: Any = self._conf._jconf.getAllAsJava()
+            self._now = int(texts.hashCode())
+        except Py4JError:  # to get them all takes longer
+            texts = self._conf.getAll
+            self._now = hash(frozenset(texts.items()))
         if self._now == self._seen:
             return None
-        with self._jvm.together() as calls:
-            texts = calls.on(self._session).conf().getAll()
-            texts, lines = calls.now(texts, texts.keySet().mkString("\n"))
-            keys = [key for key in lines.split("\n") if key.startswith(prefix)]
-            return dict(zip(keys, calls.now(*map(calls.on(texts).apply, keys)), strict=True))
+        is_java = isinstance(texts, JavaObject)
+        keys = (
+            self._jvm.java.lang.String.join("\n", texts.keySet()).split("\n") if is_java else texts
+        )
+        return {key: texts[key] for key in keys if key.startswith(prefix)}
 
     def note(self) -> None:
         """Take the texts that `changed` returned for known."""
         self._seen = self._now
 
 
-def _session_tags(jvm: Jvm, session: Any) -> list[str]:
+def _session_tags(session: Any) -> list[str]:
     """Return the tags by which `interruptAll` and `interruptTag` find the jobs of a session; none
     where this Spark has no such tags."""
     try:
-        with jvm.together() as calls:
-            tags = calls.on(session).managedJobTags().get().values().mkString(",")
-            named, more = calls.now(calls.on(session).sessionJobTag(), tags)
-        return [named, *filter(None, more.split(","))]
+        tags = session.managedJobTags().get().values().mkString(",")
+        return [session.sessionJobTag(), *filter(None, tags.split(","))]
     except Py4JError:
         return []
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ..jvm.commands import CacheCommand, WritingCommand, open_command
+from ..queries.commands import CacheCommand, WritingCommand, open_command
 from .runs import Runs
 from .writers import overwritten_input
 

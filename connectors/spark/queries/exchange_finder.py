@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql.types import StructType
-
-from ..jvm.bridge import Jvm, link, name_of
+from ..jvm.bridge import Jvm, link, name_of, schema_of
 from .exchange_nodes import (
     RANGE,
     Broadcast,
@@ -102,7 +99,7 @@ class ExchangeFinder:
             stage = Group()
             (child,) = self._children(here)
             below = self._walk(child, stage, (), nested)
-            group.broadcasts.append(Broadcast(node, _origin(self._jvm, node), below, stage))
+            group.broadcasts.append(Broadcast(node, _origin(node), below, stage))
             return inputs
         mark = self._marks[node.id()] if name == _BEGUN else None
         if shuffles or mark:
@@ -153,34 +150,25 @@ class ExchangeFinder:
         if (sides := _SIDES.get(above.name)) is None:
             named = self._jvm.named_items(above.node.children())
             return [PlanNode(node, name) for name, node in named]
-        with self._jvm.together() as calls:
-            nodes = [getattr(calls.on(above.node), side)() for side in sides]
-            given = calls.now(*nodes, *[node.productPrefix() for node in nodes])
-        return list(map(PlanNode, given[: len(sides)], given[len(sides) :]))
+        nodes = [getattr(above.node, side)() for side in sides]
+        return [PlanNode(node, name_of(node)) for node in nodes]
 
     def _exchange(
         self, here: PlanNode, above: tuple[PlanNode, ...], mark: Mark | None
     ) -> ExchangeNode:
         node = here.node
-        with self._jvm.together() as calls:
-            it = calls.on(node)
-            cause = "" if mark else it.shuffleOrigin().productPrefix()
-            partitioning = it.outputPartitioning()
-            named = partitioning.productPrefix(), partitioning.toString()
-            cause, partitioning, kind, label, count, schema = calls.now(
-                cause, partitioning, *named, partitioning.numPartitions(), it.schema().json()
-            )
-        given = StructType.fromJson(json.loads(schema))
+        cause = "" if mark else name_of(node.shuffleOrigin())
+        partitioning, given = node.outputPartitioning(), schema_of(node)
         return ExchangeNode(
             node,
-            None if mark else _origin(self._jvm, node.child() if cause == _ENSURED else node),
+            None if mark else _origin(node.child() if cause == _ENSURED else node),
             given,
             above,
             self._columns(node, given.names),
             partitioning,
-            kind if mark or here.name == _SHUFFLE else here.name,
-            label,
-            count,
+            name_of(partitioning) if mark or here.name == _SHUFFLE else here.name,
+            str(partitioning.toString()),
+            int(partitioning.numPartitions()),
             mark.first.node.wanted if mark else cause in _WANTED,
             mark.first.node.spreads_evenly if mark else cause.startswith(_REBALANCES),
         )
@@ -288,16 +276,12 @@ def made_of(exchange: ExchangeNode) -> Any:
     return physical if same else None
 
 
-def _origin(jvm: Jvm, node: Any) -> Any:
+def _origin(node: Any) -> Any:
     """Return the logical node of a physical node, or of the nearest node below that has one. Call
     this before the stage runs: Spark then plans its nodes again, from another logical leaf."""
-    null = jvm.null
-    while True:
-        with jvm.together() as calls:
-            (logical,) = calls.now(calls.on(node).logicalLink().orNull(null))
-        if logical is not None:
-            return logical
+    while (logical := link(node)) is None:
         node = node.child()
+    return logical
 
 
 def partitions(node: Any) -> int:

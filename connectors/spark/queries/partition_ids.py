@@ -10,8 +10,6 @@ from pyspark.sql import functions as F
 from ..jvm.catalyst import CatalystDoor
 from .exchange_nodes import HASH, ROUND_ROBIN, ExchangeNode
 
-_NUMBERS = "scala.collection.immutable.Range"
-_TAGS = "scala.reflect.ClassTag"
 _SAMPLED = "spark.sql.execution.rangeExchange.sampleSizePerPartition"
 _SAMPLED_MAX = 1_000_000
 _DEAL = (
@@ -107,7 +105,7 @@ class PartitionIds:
         keyed = self._jvm["array"].unsafeWrapArray(drawn_rows).sorted(ordering)
         step = max(1, keyed.size() // count)
         end = min(step * (count - 1), keyed.size())
-        places = self._jvm.only(_NUMBERS).apply(step - 1, end, step)
+        places = self._jvm.only("numbers").apply(step - 1, end, step)
         bounds = places.map(keyed)
         objects = self._jvm["class"].forName("java.lang.Object")
-        return bounds.toArray(self._jvm.only(_TAGS).apply(objects))
+        return bounds.toArray(self._jvm.only("tags").apply(objects))

@@ -21,12 +21,13 @@ from ....control.errors import Corrupt
 from ..jvm.bridge import is_invalid_plan, link, name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
-from ..jvm.commands import OptimizedQuery
+from ..jvm.names import Features
 from ..jvm.task_settings import TaskSettings
 from ..settings import is_true
 from ..tasks.partial_aggregates import Merging
 from ..types import stored_schema
 from .adaptive import AdaptiveSettings, adaptive_settings, initial_partitions
+from .commands import OptimizedQuery
 from .exchange_finder import (
     JOINS,
     TOP,
@@ -50,23 +51,15 @@ from .exchange_nodes import (
 from .output_columns import OutputColumns
 from .partition_ids import PartitionIds
 from .pushdown import merging_of, plan_calls
-from .query_stages import QueryStages
+from .query_stages import QueryStages, StageMarks
 from .scan_places import Scan, ScanPlaces
-from .stage_marks import StageMarks
 
-_SINGLE = "org.apache.spark.sql.catalyst.plans.physical.SinglePartition"
-_ASCENDING = (
-    "org.apache.spark.sql.catalyst.expressions.Ascending",
-    "org.apache.spark.sql.catalyst.expressions.NullsFirst",
-)
-_ENSURED = "org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS"
+_ASCENDING = ("ascending", "nulls first")
 _FUSED = "spark.sql.codegen.wholeStage"
 _HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2  # the share of rows that a filter is assumed to keep
-_VALID = "org.apache.spark.sql.execution.adaptive.ValidateSparkPlan"
 _COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
 _SINGLE_PASS = "spark.sql.analyzer.singlePassResolver.enabled"
-_OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
 _SEED = 42
 _AS_PLANNED = AdaptiveSettings(False, 0, 0, 1, inf, 0.0, -1)
 
@@ -76,11 +69,11 @@ Query = DataFrame | Cache
 class Planner:
     """Plans one query; each query needs a planner of its own."""
 
-    def __init__(self, spark: SparkSession, door: CatalystDoor) -> None:
+    def __init__(self, spark: SparkSession, features: Features, door: CatalystDoor) -> None:
         self._spark = spark
         self._door = door
         self._jvm = jvm = door.jvm
-        self.settings = TaskSettings(spark)
+        self.settings = TaskSettings(spark, features)
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
         self._session.conf().set(_HASHED_MAPS, "true")  # the optimizer sorts maps first
@@ -227,9 +220,7 @@ class Planner:
         the same partitions each time they are made."""
         with self.active():
             exchange = shuffle.node
-            with self._jvm.together() as calls:
-                node = calls.on(exchange.physical)
-                output, child = calls.now(node.output(), node.child())
+            output, child = exchange.physical.output(), exchange.physical.child()
             origin = child = self._fill(child, scans, shuffle.stage, shuffle.inputs)
             if in_order:
                 hashed, empty = self._jvm["hash"](child.output(), _SEED), self._jvm.seq()
@@ -239,10 +230,8 @@ class Planner:
             if (distinct := self._once(exchange, output)) is not output:
                 child = self._jvm["made"](distinct, child)
             number = self._number(shuffle, child)
-            with self._jvm.together() as calls:
-                carried = self._door.carried(calls.on(child).output(), exchange.rows, number)
-                (numbered,) = calls.now(self._jvm["made"](carried, child))
-            executed, shown = self.stages.add(numbered)
+            carried = self._door.carried(child.output(), exchange.rows, number)
+            executed, shown = self.stages.add(self._jvm["made"](carried, child))
             stored, partitioning = stored_schema(exchange.rows), exchange.partitioning
             return ExchangePlan(
                 executed, shown, stored, origin, output, exchange.given, partitioning
@@ -306,16 +295,14 @@ class Planner:
                 columns, back = output, None
                 stored = schema_of(node)
                 partitioning = self._jvm["unknown"](read)
-            with self._jvm.together() as calls:
-                rows = self._door.rows_of(calls.on(batches), read, stored)
-                leaf = self._leaf(columns, rows, partitioning, f"Headgate {results}")
-                leaf = self._jvm["made"](back, leaf) if back else leaf
-                if columns is not output and len(exchange.firsts) < len(exchange.columns):
-                    leaf = self._jvm["made"](output, leaf)
-                leaf, number = calls.now(leaf, rows.id())
+            rows = self._door.rows_of(batches, read, stored)
+            leaf = self._leaf(columns, rows, partitioning, f"Headgate {results}")
+            leaf = self._jvm["made"](back, leaf) if back else leaf
             if columns is output:
-                return Scan(leaf, node), number
-            return self._places.scan(node, output, leaf), number
+                return Scan(leaf, node), int(rows.id())
+            if len(exchange.firsts) < len(exchange.columns):
+                leaf = self._jvm["made"](output, leaf)
+            return self._places.scan(node, output, leaf), int(rows.id())
 
     def _once(self, exchange: ExchangeNode, output: Any) -> Any:
         """Return the columns of an exchange that are stored: a repeated column once."""
@@ -351,7 +338,7 @@ class Planner:
             planned = planner.plan(self._jvm["answer"](logical)).next()
             root = self.stages.prepare(planned)
         if self.begun.sent:
-            root = self._jvm.only(_VALID).apply(root)
+            root = self._jvm.only("valid").apply(root)
         top, is_shortened = None, False
         if name_of(root) in _COLLECTED:
             top, whole = root, root.child()
@@ -367,7 +354,7 @@ class Planner:
         if self._door.version.grouped:
             plan_calls(self._jvm, walk.shuffles, self._session.conf())
         shuffles, inputs, refusal = tuple(walk.shuffles), tuple(walk.inputs), ""
-        if self._jvm.only(_OBSERVED).collect(root).nonEmpty():
+        if self._jvm.only("observed").collect(root).nonEmpty():
             refusal = "the query observes metrics, which need Spark to run the query as a whole"
         elif is_true(self._session.conf().get(_SINGLE_PASS, None)):
             refusal = f"{_SINGLE_PASS}=true takes no rows of an RDD"
@@ -401,8 +388,8 @@ class Planner:
         its rows together too, but shows no exchange."""
         child = self._jvm["sorted"](top.sortOrder(), False, top.child(), 0)
         child = self._jvm["some"](top.limit(), child)
-        ensured, nothing = self._jvm.only(_ENSURED), self._jvm.nothing()
-        single, more = self._jvm.only(_SINGLE), self._door.version.shuffle_exchange
+        ensured, nothing = self._jvm.only("ensured"), self._jvm.nothing()
+        single, more = self._jvm.only("single"), self._door.version.shuffle_exchange
         exchange = self._jvm["exchange"](single, child, ensured, nothing, *more)
         exchange.setLogicalLink(link(top))
         return top.withNewChildren(self._jvm.seq([exchange]))

@@ -1,23 +1,123 @@
-"""The stages of a query as Spark executes them, and the rules by which it prepares its plans."""
+"""The stages of a query: those that have begun, and how Spark prepares and executes them.
+
+In plans Spark's own nodes for stages stand for exchanges and broadcasts that have begun, so that
+Spark's rules know what they turned out to be. What has the same rows begins once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
+from itertools import count
 from threading import Lock
 from typing import Any
 
 from ....control.clock import SYSTEM_CLOCK
 from ....control.errors import Invalid
-from ..jvm.bridge import name_of
+from ....storage.format.segment import Longs
+from ..jvm.bridge import Jvm, name_of
 from ..jvm.catalyst import CatalystDoor
-from .exchange_nodes import BroadcastMark
+from .exchange_nodes import Broadcast, BroadcastMark, Mark, Shuffle, through
+from .scan_places import ScanPlaces
 
-_QUERY = "org.apache.spark.sql.execution.QueryExecution"
-_ERRORS = "org.apache.spark.sql.errors.QueryExecutionErrors"
 _HASHED = "HashedRelationBroadcastMode"
-_ONLY_NULLS = "org.apache.spark.sql.execution.joins.HashedRelationWithAllNullKeys"
 _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
+
+
+class StageMarks:
+    """Knows the stages of one query that have begun. Its methods are called in one thread."""
+
+    def __init__(self, jvm: Jvm, places: ScanPlaces) -> None:
+        self._jvm = jvm
+        self._places = places
+        self._alike = jvm["alike"]()
+        self._forms = count()
+        self._canonical: dict[int, Any] = {}
+        self._begun: dict[int, Mark | BroadcastMark] = {}
+        self.marks: dict[int, Mark] = {}
+        self.sent: dict[int, BroadcastMark] = {}
+
+    def begin(self, shuffle: Shuffle) -> bool:
+        """Mark an exchange as begun. Return False if an exchange with the same rows in the same
+        partitions has begun before: they share its mark."""
+        form = self._form(shuffle)
+        if (begun := self._begun.get(form)) is not None:
+            assert isinstance(begun, Mark)
+            shuffle.mark = begun
+            return False
+        stage = self._jvm["shuffle stage"](form, shuffle.node.physical, self._canonical[form])
+        shuffle.mark = self._begun[form] = self.marks[form] = Mark(stage, shuffle)
+        return True
+
+    def end(self, mark: Mark, rows: int, plain_bytes: int, sizes: Longs) -> None:
+        """Note the sizes of an exchange that is done, also where Spark's own rules find them."""
+        mark.plain_bytes, mark.rows = plain_bytes, rows
+        metrics = mark.stage.shuffle().metrics()
+        metrics.apply("dataSize").set(mark.size_bytes)
+        metrics.apply("shuffleRecordsWritten").set(rows)
+        stated = self._jvm["map sizes"](0, self._jvm.longs(sizes))
+        mark.stage.resultOption().set(self._jvm["option"].apply(stated))
+
+    def send(self, broadcast: Broadcast, begin: Callable[[int, Any], BroadcastMark]) -> None:
+        """Begin a broadcast, if no equal one has begun. `begin` takes its number, and the form by
+        which Spark tells equal ones."""
+        form = self._form(broadcast)
+        if form not in self._begun:
+            self._begun[form] = self.sent[form] = begin(form, self._canonical[form])
+        broadcast.sent = self.earlier(broadcast)
+
+    def forget(self, mark: Mark | BroadcastMark) -> None:
+        """Forget a stage that nobody waits for: an equal exchange or broadcast begins anew."""
+        self._begun = {form: begun for form, begun in self._begun.items() if begun is not mark}
+        self.sent = {form: sent for form, sent in self.sent.items() if sent is not mark}
+
+    def earlier(self, place: Any) -> Any:
+        """Return the stage that has begun and has the same rows as an exchange or a broadcast, if
+        any."""
+        return self._begun.get(self._form(place))
+
+    def wanted_again(self, shuffles: Collection[Shuffle]) -> list[Shuffle]:
+        """Return the exchanges that have the same rows in the same partitions as another one of
+        these, or as one that has begun."""
+        forms = Counter(map(self._form, shuffles))
+        return [each for each in shuffles if forms[each.form] > 1 or each.form in self._begun]
+
+    def _form(self, place: Shuffle | Broadcast) -> int:
+        """Return the number that exchanges with the same rows in the same partitions share, or
+        broadcasts with the same rows. All that they read has begun."""
+        if place.form < 0:
+            node = place.node.physical if isinstance(place, Shuffle) else place.node
+            if place.inputs:
+                child = self.marked(node.child(), place.inputs)
+                node = node.withNewChildren(self._jvm.seq([child]))
+            same, number = node.canonicalized(), next(self._forms)
+            earlier = self._alike.putIfAbsent(same, number)
+            place.form = number if earlier is None else earlier
+            self._canonical.setdefault(place.form, same)
+        return place.form
+
+    def marked(self, plan: Any, shuffles: Iterable[Shuffle]) -> Any:
+        """Return a plan with Spark's own nodes for stages in the places of its exchanges."""
+        places = [(each.node.physical, self.leaf_of(each)) for each in through(shuffles)]
+        return self._places.replace(plan, places)
+
+    def leaf_of(self, place: Shuffle | Broadcast) -> Any:
+        """Return Spark's node for a stage that has begun, with the columns of one of its places."""
+        if isinstance(place, Shuffle):
+            assert place.mark is not None
+            node, stage, first = (
+                place.node.physical,
+                place.mark.stage,
+                place.mark.first.node.physical,
+            )
+        else:
+            assert place.sent is not None
+            node, stage, first = place.node, place.sent.stage, place.sent.stage
+        output = node.output()
+        return (
+            stage if output.equals(first.output()) else stage.newReuseInstance(stage.id(), output)
+        )
 
 
 class QueryStages:
@@ -39,7 +139,9 @@ class QueryStages:
         Raises:
             Invalid: this Spark has other rules at the end.
         """
-        rules = self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
+        rules = self._jvm.only("preparation").preparations(
+            self._session, self._jvm.nothing(), False
+        )
         first, last = rules.dropRight(2), self._jvm.items(rules.takeRight(2))
         names = [rule.ruleName().rpartition(".")[2] for rule in last]
         if names != _LAST_RULES:
@@ -48,7 +150,7 @@ class QueryStages:
 
     def prepare(self, planned: Any) -> Any:
         """Return a physical plan as Spark prepares it, with all exchanges still to be seen."""
-        return self._jvm.only(_QUERY).prepareForExecution(self._rules[0], planned)
+        return self._jvm.only("preparation").prepareForExecution(self._rules[0], planned)
 
     def add(self, plan: Any) -> tuple[Any, Any]:
         """Return a stage as Spark executes it, and as Spark's SQL page shows it. Only the last two
@@ -58,11 +160,11 @@ class QueryStages:
             subqueries = self._jvm.items(plan.subqueriesAll())
             fused = [(subquery, rules[0].apply(subquery)) for subquery in subqueries]
             plan = plan.transformDownWithSubqueries(self._jvm.mapping(fused))
-        with self._lock, self._jvm.together() as calls:
-            executed = self._merged(calls, rules, plan)
-            shown, stages = self._door.shown(executed), calls.on(self._stages).appended(executed)
-            executed, shown, self._stages = calls.now(executed, shown, stages)
-        return executed, shown
+        with self._lock:
+            stages = self._stages.appended(rules[0].apply(plan))
+            executed = rules[1].apply(self._jvm["union"](stages)).children().last()
+            self._stages = self._stages.appended(executed)
+        return executed, self._door.shown(executed)
 
     def send(self, number: int, plan: Any, same: Any, show: Callable[[Any], None]) -> BroadcastMark:
         """Begin to broadcast rows, and do not wait for them. `same` is the form by which Spark
@@ -91,19 +193,15 @@ class QueryStages:
             PySparkException, Py4JError: a broadcast has failed, or takes longer than the limit, as
                 Spark raises it.
         """
-        with self._jvm.together() as calls:
-            states = calls.now(
-                *[calls.on(sent.exchange).relationFuture().isDone() for sent in running]
-            )
-        ended = [sent for sent, is_done in zip(running, states, strict=True) if is_done]
+        ended = [sent for sent in running if sent.exchange.relationFuture().isDone()]
         for sent in ended:
             self._note(sent)
         waiting = [sent for sent in running if sent not in ended]
         if any(SYSTEM_CLOCK.monotonic_s() - sent.begun_s > limit_s for sent in waiting):
-            errors, cause = self._jvm.only(_ERRORS), self._jvm.nothing()
+            errors, cause = self._jvm.only("query errors"), self._jvm.nothing()
             error = errors.executeBroadcastTimeoutError(int(limit_s), cause)
             with self._door.executing():
-                self._jvm.static("scala.util.Failure")(error).get()
+                self._jvm["failure"](error).get()
         return ended
 
     def _note(self, sent: BroadcastMark) -> None:
@@ -113,10 +211,5 @@ class QueryStages:
         sent.rows = int(sent.exchange.metrics().apply("numOutputRows").value())
         mode = sent.exchange.mode()
         if name_of(mode) == _HASHED and mode.isNullAware():
-            only_nulls = self._jvm.only(_ONLY_NULLS)
+            only_nulls = self._jvm.only("only nulls")
             sent.joins_nothing = bool(value.get().value().equals(only_nulls))
-
-    def _merged(self, calls: Any, rules: Sequence[Any], plan: Any) -> Any:
-        fuse, merge = (calls.on(rule) for rule in rules)
-        stages = calls.on(self._stages).appended(fuse.apply(plan))
-        return merge.apply(self._jvm["union"](stages)).children().last()

@@ -21,7 +21,7 @@ from ..exchanges.run import Exchanger, ExchangeRun
 from ..exchanges.spec import ExchangeSpec, label_of, schema_text
 from ..exchanges.stored import StoredResult
 from ..jvm.caches import Cache
-from ..jvm.commands import OptimizedQuery
+from ..jvm.names import Feature, Features
 from ..jvm.pages.query_page import QueryPage
 from ..jvm.scheduler import StoppedJobs, end_jobs
 from ..jvm.spark_shuffles import accounted
@@ -31,9 +31,11 @@ from ..tasks.grouped.group_task import GroupTask
 from ..tasks.partial_aggregates import MergeTask, may_gain
 from ..types import check
 from .adaptive import check_parts, even_cuts, parts_of, skew_cuts, task_firsts
+from .commands import OptimizedQuery
 from .exchange_finder import is_exchange, made_of_one, may_cut
 from .exchange_nodes import (
     KINDS,
+    RANGE,
     ROUND_ROBIN,
     BroadcastMark,
     Group,
@@ -254,7 +256,7 @@ class QueryRunner:
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
             if shuffle.mark is None:
-                shuffle.refusal = _refusal(plan, shuffle)
+                shuffle.refusal = _refusal(plan, shuffle, self._exchanger.features)
         return plan
 
     def _due(self, plan: Plan) -> list[Shuffle]:
@@ -462,13 +464,15 @@ def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:
     return (shuffle,)
 
 
-def _refusal(plan: Plan, shuffle: Shuffle) -> str:
+def _refusal(plan: Plan, shuffle: Shuffle, features: Features) -> str:
     if plan.refusal:
         return plan.refusal
     if is_exchange(shuffle.node.kind):
         return f"{shuffle.node.kind} is another engine's exchange"
     if shuffle.node.kind not in KINDS:
         return f"{shuffle.node.kind} is not known"
+    if shuffle.node.kind == RANGE and Feature.ORDER not in features:
+        return f"{RANGE} is not known in this Spark"
     try:
         check(shuffle.node.rows)
     except Invalid as exc:

@@ -14,8 +14,6 @@ from typing import Any
 from ....control.errors import Corrupt
 from ..jvm.bridge import Jvm
 
-_REQUIREMENTS = "org.apache.spark.sql.execution.exchange.ValidateRequirements"
-
 Place = tuple[Any, Any]  # a node of a plan, and the node to put there
 
 
@@ -88,7 +86,7 @@ class ScanPlaces:
         """Return True if Spark's requirements hold for each node of a plan and its subqueries."""
         asked = plan.containsPattern(self._jvm.subquery)
         subqueries = self._jvm.items(plan.subqueriesAll()) if asked else []
-        return all(map(self._jvm.only(_REQUIREMENTS).validate, [plan, *subqueries]))
+        return all(map(self._jvm.only("requirements").validate, [plan, *subqueries]))
 
 
 def _skewed(join: Any) -> Any:

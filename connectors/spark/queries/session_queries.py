@@ -24,6 +24,7 @@ from ..jvm.bridge import is_sparks
 from ..jvm.caches import Cache, Reader
 from ..jvm.catalyst import CatalystDoor
 from ..jvm.held_executors import holds
+from ..jvm.names import Feature
 from ..jvm.pages.query_page import QueryPage
 from ..jvm.spark_shuffles import SparkShuffleCounter, accounted
 from ..patches import actions
@@ -39,8 +40,12 @@ _OBJECT = re.compile(r"\bo\d+\.")  # py4j's object number, which would make one 
 
 
 class SessionQueries:
-    def __init__(self, exchanger: Exchanger, require_whole_log: Callable[[], None]) -> None:
+    def __init__(
+        self, exchanger: Exchanger, require_whole_log: Callable[[], None], is_public: bool
+    ) -> None:
+        """Take `is_public` if the user has limited the session to public PySpark."""
         self._exchanger = exchanger
+        self._is_public = is_public
         self._require_whole_log = require_whole_log
         self._results = exchanger.results
         self.native: Counter[str] = Counter()
@@ -56,13 +61,16 @@ class SessionQueries:
         return self._results.closed.is_set()
 
     def enter(self) -> None:
-        """Look up at each of the session's actions whether it runs in Headgate, from now on.
+        """Look up at each of the session's actions whether it runs in Headgate, from now on. None
+        does where this Spark lacks what that needs.
 
         Raises:
-            Invalid: the actions are to run in Headgate, and this Spark has no private door.
+            Invalid: the actions are to run in Headgate, and the user has limited the session to
+                public PySpark.
         """
         self._are_on()
-        actions.enter(self._exchanger.spark, self._runs)
+        if self._is_public or Feature.QUERIES in self._exchanger.features:
+            actions.enter(self._exchanger.spark, self._runs)
 
     def leave(self) -> None:
         """Let Spark run the session's actions itself again."""
@@ -86,9 +94,13 @@ class SessionQueries:
     def _are_on(self) -> bool:
         if self.closed or self._pauses or not self._exchanger.current.look_up().sql_enabled:
             return False
+        features = self._exchanger.features
+        if not self._is_public and Feature.QUERIES not in features:
+            return False
         self._door()
-        with self._beginning:
-            self._unseen = self._unseen or SparkShuffleCounter(self._exchanger.spark)
+        if Feature.REPORT in features:
+            with self._beginning:
+                self._unseen = self._unseen or SparkShuffleCounter(self._exchanger.spark)
         return True
 
     def _active(self) -> AbstractContextManager[None]:
@@ -127,9 +139,9 @@ class SessionQueries:
         return self.native + Counter(unseen)
 
     def holds(self) -> tuple[Hold, ...]:
-        """Return what keeps Spark from releasing executors, as far as the private door shows it."""
-        door = self._exchanger.door
-        return () if door is None or self.closed else holds(self._exchanger.spark, door.jvm)
+        """Return what keeps Spark from releasing executors, as far as this Spark tells."""
+        is_known = Feature.REPORT in self._exchanger.features and not self.closed
+        return holds(self._exchanger.spark) if is_known else ()
 
     def offload(self, df: DataFrame) -> DataFrame:
         """Run the exchanges of a query now, and keep their rows until nothing can read them."""
@@ -179,7 +191,7 @@ class SessionQueries:
 
     def _filling_of(self, cache: Cache) -> threading.Lock:
         """Return the lock of a cache. Caches are filled side by side, each of them once."""
-        number = self._door().jvm.static("java.lang.System").identityHashCode(cache.builder)
+        number = self._door().jvm["system"].identityHashCode(cache.builder)
         with self._beginning:
             return self._filling.setdefault(number, threading.Lock())
 
@@ -278,12 +290,12 @@ class SessionQueries:
         return df, None, filled + reasons
 
     def query(self, page: QueryPage | None = None) -> QueryRunner:
-        planner = Planner(self._exchanger.spark, self._door())
+        planner = Planner(self._exchanger.spark, self._exchanger.features, self._door())
         return QueryRunner(self._exchanger, planner, page or self._exchanger.page())
 
     def _door(self) -> CatalystDoor:
         self.require_open()
-        if self._exchanger.door is None:
+        if self._exchanger.door is None or Feature.QUERIES not in self._exchanger.features:
             raise Invalid(
                 "this needs a Spark that Headgate knows, and spark.headgate.catalyst=auto"
             )

@@ -129,6 +129,17 @@ class VolumeFrames(_ToTheJvm):
         stream.write(VOLUME.pack(*volume))
 
 
+class MessageFrames(_ToTheJvm):
+    """Writes messages that have rows, without their volumes, for a JVM that cannot take these
+    off."""
+
+    def _write_with_length(self, obj: tuple[pa.Buffer, Volume], stream: Any) -> None:
+        message, _ = obj
+        if message.size:
+            write_int(message.size, stream)  # type: ignore[no-untyped-call]
+            stream.write(message)
+
+
 def layout_of(schema: pa.Schema) -> str | None:
     """Return a letter for the form of each column, as the classes in `jvm/java` take it, None
     if they cannot carry one of them: `t` for text and bytes, `b` for bits, `d` for decimals, `n`

@@ -32,14 +32,12 @@ from .....control.clock import SYSTEM_CLOCK
 from .....control.errors import HeadgateError
 from .....control.ids import ResultId
 from ..bridge import Jvm
+from ..names import Feature, Features
 from ..task_settings import DESCRIPTION
 from .plan_tree import Node, PlanTree, States, lines, metrics_of
 
 _LOG = logging.getLogger("headgate")
 _EVENTS = "org.apache.spark.sql.execution.ui.SparkListener"
-_JSON = "org.apache.spark.util.JsonProtocol"
-_METHODS = "org.apache.commons.lang3.reflect.MethodUtils"
-_NUMBERS = "org.apache.spark.sql.execution.SQLExecution"
 _NUMBER, _ROOT = "spark.sql.execution.id", "spark.sql.execution.root.id"
 _SHORT, _LONG = "callSite.short", "callSite.long"
 _FRAMES_MAX = 20
@@ -59,10 +57,15 @@ class QueryPage:
     of their jobs show nothing."""
 
     def __init__(
-        self, spark: SparkSession, results: Callable[[], States], is_read: bool = False
+        self,
+        spark: SparkSession,
+        features: Features,
+        results: Callable[[], States],
+        is_read: bool = False,
     ) -> None:
         """Take `is_read` if the rows of the query are read inside of its context."""
         self._spark = _core(spark.sparkContext)
+        self._is_shown = Feature.PAGES in features and self._spark.is_pinned
         self._results = results
         self._is_read = is_read
         self._plan = PlanTree()
@@ -78,17 +81,15 @@ class QueryPage:
         """The query above this one, and the user's description, if there are."""
 
     def __enter__(self) -> Self:
-        if not self._spark.is_pinned:
+        if not self._is_shown:
             return self
-        with self._spark.jvm.together() as calls:
-            context = calls.on(self._spark.context)
-            before = context.getLocalProperties()
-            properties = before.clone()
-            properties.setProperty(_SHORT, self._site[0])
-            properties.setProperty(_LONG, self._site[1])
-            context.setLocalProperties(properties)
-            asked = [properties.getProperty(key) for key in (_ROOT, DESCRIPTION)]
-            self._before, self._properties, *self._asked = calls.now(before, properties, *asked)
+        self._before = self._spark.context.getLocalProperties()
+        properties = self._before.clone()
+        properties.setProperty(_SHORT, self._site[0])
+        properties.setProperty(_LONG, self._site[1])
+        self._spark.context.setLocalProperties(properties)
+        self._asked = [properties.getProperty(key) for key in (_ROOT, DESCRIPTION)]
+        self._properties = properties
         SCCallSiteSync._spark_stack_depth += 1  # else PySpark names a line of ours
         _within.pages = [*_pages(), self]
         return self
@@ -146,24 +147,21 @@ class QueryPage:
         with self._unshown("a query"):
             number = self._spark.number()
             root, described = self._asked
-            with self._spark.jvm.together() as calls:
-                self._add(
-                    calls,
-                    "SQLExecutionStart",
-                    number,
-                    rootExecutionId=int(root or number),
-                    description=hide(described) if described else self._site[0],
-                    details=self._site[1],
-                    physicalPlanDescription="",
-                    sparkPlanInfo=self._plan.tree(),
-                    time=SYSTEM_CLOCK.now_ms(),
-                    modifiedConfigs={},
-                    jobTags=[],
-                )
-                properties, context = calls.on(self._properties), calls.on(self._spark.context)
-                for key, value in ((_NUMBER, number), (_ROOT, root or number)):
-                    properties.setProperty(key, str(value))
-                    context.setLocalProperty(key, str(value))
+            self._post(
+                "SQLExecutionStart",
+                number,
+                rootExecutionId=int(root or number),
+                description=hide(described) if described else self._site[0],
+                details=self._site[1],
+                physicalPlanDescription="",
+                sparkPlanInfo=self._plan.tree(),
+                time=SYSTEM_CLOCK.now_ms(),
+                modifiedConfigs={},
+                jobTags=[],
+            )
+            for key, value in ((_NUMBER, number), (_ROOT, root or number)):
+                self._properties.setProperty(key, str(value))
+                self._spark.context.setLocalProperty(key, str(value))
             self._number = number
 
     @property
@@ -226,14 +224,8 @@ class QueryPage:
             _LOG.debug("Spark's SQL page does not show %s: %s", what, exc)
 
     def _post(self, name: str, number: int, **fields: Any) -> None:
-        with self._spark.jvm.together() as calls:
-            self._add(calls, name, number, **fields)
-
-    def _add(self, calls: Any, name: str, number: int, **fields: Any) -> None:
-        """Post an event together with other calls."""
         event = json.dumps({"Event": f"{_EVENTS}{name}", "executionId": number, **fields})
-        bus, protocol = self._spark.bus, self._spark.protocol
-        calls.on(bus).post(calls.on(protocol).sparkEventFromJson(event))
+        self._spark.bus.post(self._spark.protocol.sparkEventFromJson(event))
 
 
 def end_pages(context: SparkContext) -> None:
@@ -271,11 +263,10 @@ class _Core:
     """Objects of a Spark context that are looked up once, because each look-up calls the JVM."""
 
     def __init__(self, context: SparkContext) -> None:
-        self.context: Any = context._jsc.sc()
+        self._context = context
         self.is_pinned = isinstance(context._gateway, ClientServer)
         """True if each thread has a thread of the JVM, with local properties, to itself."""
         self.jvm = Jvm(context)
-        self._kept = Jvm(context)  # its own, so that no call for what is kept here waits
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -293,12 +284,16 @@ class _Core:
             self._later = None
 
     @functools.cached_property
+    def context(self) -> Any:
+        return self._context._jsc.sc()
+
+    @functools.cached_property
     def bus(self) -> Any:
         return self.context.listenerBus()
 
     @functools.cached_property
     def protocol(self) -> Any:
-        return self._kept.only(_JSON)
+        return self.jvm.only("json")
 
     @functools.cached_property
     def mapper(self) -> Any:
@@ -310,13 +305,13 @@ class _Core:
         Raises:
             LookupError, Py4JError: this Spark has no such method.
         """
-        numbers = self.jvm.only(_NUMBERS)
-        return int(self.jvm.static(_METHODS).invokeMethod(numbers, True, "nextExecutionId"))
+        numbers = self.jvm.only("executions")
+        return int(self.jvm["methods"].invokeMethod(numbers, True, "nextExecutionId"))
 
     def forget_jobs(self, number: int) -> None:
         """Let Spark forget the jobs of an execution, with their RDDs. Spark before 4.3 has none."""
-        with contextlib.suppress(Py4JError), self.jvm.together() as calls:
-            calls.on(self.context).dagScheduler().cleanupQueryJobs(number)
+        with contextlib.suppress(Py4JError):
+            self.context.dagScheduler().cleanupQueryJobs(number)
 
 
 @functools.lru_cache(maxsize=1)  # else the JVM keeps contexts that have stopped

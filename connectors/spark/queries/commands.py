@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
-from .bridge import Jvm, is_cancelled, name_of
-from .saves import folder_of
+from ..jvm.bridge import REFUSALS, Jvm, is_cancelled, name_of
+from ..jvm.names import CLASSES
+from ..jvm.saves import folder_of
 
 _BEGIN = re.compile(r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*+(\w+)", re.DOTALL)
 _WORDS = {"insert", "create", "replace", "merge", "update", "delete", "with", "from", "cache"}
@@ -29,9 +28,7 @@ _WRITES = {
     *_INSERTS,
 }
 _CACHES = {"CacheTable", "CacheTableAsSelect"}
-_VERSION_2 = "org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand"
 _MERGE = "MergeRows"
-_MODE = "org.apache.spark.sql.execution.CommandExecutionMode"
 
 
 class OptimizedQuery(Classic):
@@ -97,7 +94,7 @@ def open_command(spark: SparkSession, text: str) -> WritingCommand | CacheComman
         return None
     try:
         return _opened(spark, text)
-    except (Py4JError, PySparkException) as exc:
+    except REFUSALS as exc:
         if is_cancelled(exc):
             raise
         return None
@@ -118,8 +115,8 @@ def _opened(spark: SparkSession, text: str) -> WritingCommand | CacheCommand | N
         _quoted(jvm.items(statement.name().nameParts()))
     ):
         return None  # Spark refuses it, or does nothing
-    execution = state.executePlan(parsed, jvm.only(_MODE).SKIP())
-    plan, version_2 = execution.analyzed(), jvm["class"].forName(_VERSION_2)
+    execution = state.executePlan(parsed, jvm.only("command modes").SKIP())
+    plan, version_2 = execution.analyzed(), jvm["class"].forName(CLASSES["version 2"])
     nodes = jvm.items(plan.children()) if several else [plan]
     if is_optimized := all(version_2.isInstance(node) for node in nodes):
         plan = execution.optimizedPlan()  # with the exchanges that the tables ask for

@@ -1,1 +1,0 @@
-"""Fewer messages between Python and the JVM than py4j sends."""
