@@ -54,7 +54,7 @@ class Jvm:
         return _module(self._jvm, OBJECTS[name])
 
     def require(self, needs: Needs) -> None:
-        """Look all names up that a feature needs.
+        """Look up all names that a feature needs.
 
         Raises:
             LookupError: this Spark does not have all of them.

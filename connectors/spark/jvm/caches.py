@@ -29,8 +29,8 @@ class Cache:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if nobody has begun to fill the cache and it may be filled here. A cache
-        whose serializer takes columns is filled by Spark only."""
+        """Return True if nobody has begun to fill the cache and it may be filled through Headgate.
+        A cache whose serializer takes columns is filled by Spark only."""
         return not self.is_built and not self.builder.supportsColumnarInput()
 
     @property

@@ -356,7 +356,7 @@ class CatalystDoor:
         return self.frame(plan, is_analyzed=True), int(rows.id())
 
     def load(self, batches: Any, stored: StructType, schema: StructType) -> tuple[DataFrame, int]:
-        """Return what `scan` does, of rows whose partitioning Spark does not know."""
+        """Return the same as `scan`, for rows whose partitioning Spark does not know."""
         attributes = self.jvm["attributes"].toAttributes(self._parsed(schema))
         unknown = self.jvm["unknown"](batches.getNumPartitions())
         return self.scan(batches, stored, attributes, schema, unknown)

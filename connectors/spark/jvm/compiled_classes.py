@@ -44,12 +44,12 @@ class CompiledClasses:
 
     def written(self, volumes: Any) -> Any:
         """Return an RDD of rows that have the rows of each volume, over an RDD of volumes in bytes.
-        The tasks tell Spark what they have written."""
+        The tasks tell Spark the rows and bytes that they have written."""
         return self._over(volumes, "CountedVolumes", "written")
 
     def read(self, messages: Any) -> Any:
         """Return an RDD of rows that each have the bytes of an element of another RDD, which end
-        with a volume. The tasks tell Spark what they have read."""
+        with a volume. The tasks tell Spark the rows and bytes that they have read."""
         return self._over(messages, "CountedVolumes", "read")
 
     def bytes_of(self, rows: Any) -> Any:

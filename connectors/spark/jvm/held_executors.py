@@ -23,7 +23,7 @@ _FOREVER_S = 2**31 - 1  # Spark's default for cached partitions; that for shuffl
 
 
 def holds(spark: SparkSession) -> tuple[Hold, ...]:
-    """Return what is in executors now. It is nothing without dynamic allocation."""
+    """Return the data that keeps executors now; none without dynamic allocation."""
     core = spark.sparkContext._jsc.sc()
     if not (limits := hold_limits(spark)):
         return ()
@@ -34,7 +34,8 @@ def holds(spark: SparkSession) -> tuple[Hold, ...]:
 
 
 def hold_limits(spark: SparkSession) -> tuple[Hold, ...]:
-    """Return what may be in executors, none of it counted, with the settings that bound it."""
+    """Return the kinds of data that may keep executors, not counted, with the settings that bound
+    the wait."""
     core = spark.sparkContext._jsc.sc()
     if not core.executorAllocationManager().isDefined():
         return ()

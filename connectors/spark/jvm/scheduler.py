@@ -117,8 +117,8 @@ class StoppedJobs:
         return bool(self._left)
 
     def leave(self, tag: str, shares: Callable[[], bool]) -> None:
-        """Let a thread of its own end what is left, by the tag of the whole query, which needs
-        nothing any more, unless the query shares some of its jobs with others."""
+        """Let a thread of its own end the remaining jobs by the tag of the whole query, unless the
+        query shares some of its jobs with others."""
         if self.end():
             if not shares():
                 left = [is_done for _, is_done in self._left]

@@ -1,6 +1,6 @@
 """The plan of a query as Spark's SQL page shows it, with a node for each exchange.
 
-Nodes are what Spark's event log has of a plan: dictionaries.
+Nodes are dictionaries, as in Spark's event log.
 """
 
 from __future__ import annotations

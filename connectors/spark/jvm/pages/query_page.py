@@ -1,7 +1,7 @@
 """Queries on Spark's SQL page: one execution for a query of the user's, with all of its map stages.
 
-Spark makes an execution of its own for an action, which here only reads what is stored. So another
-one stands above it, as the root. Its events are those that Spark posts for a query. They are made
+Spark makes an execution of its own for an action, which only reads stored rows. So another
+execution is above it, as the root. Its events are those that Spark posts for a query. They are made
 from JSON, by the reader of Spark's event log: that takes few calls of the JVM.
 
 Guarantees that an error of all this changes nothing but the page.
@@ -177,7 +177,7 @@ class QueryPage:
         self._show(plan, lambda node: self._plan.stage(result, self._hide(label), node))
 
     def early(self, plan: Any) -> None:
-        """Take a part of a plan that runs before the stage that has it is shown."""
+        """Note a part of a plan that runs before its stage is shown."""
         if self._number >= 0:
             with self._unshown("a part of a plan"):
                 self._known(plan)
@@ -229,7 +229,7 @@ class QueryPage:
 
 
 def end_pages(context: SparkContext) -> None:
-    """Wait until all queries that have ended have ended on the page."""
+    """Wait until the page shows the end of all queries that have ended."""
     if context._jsc is not None:  # else Spark has stopped
         _core(context).wait()
 
