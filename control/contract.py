@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from .clock import PACE, SYSTEM_CLOCK, Clock, Deadline, Pace
-from .errors import Invalid
-from .events.types import Consumed, Lost, WayChosen
+from .events.types import Consumed, Lost, ResultRegistered, WayChosen
 from .ids import AttemptId, JobId, PartitionId, ResultId
 from .model.state import JobState, ResultState
 
@@ -63,44 +62,6 @@ class MasterSettings:
 def beat_ms(lease_ms: int, pace: Pace = PACE) -> float:
     """Return the time between two heartbeats of a driver with this lease."""
     return min(lease_ms / 3, 1000 * pace.refresh_s)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescriptor:
-    """A result that is about to be produced, with all of its partitions.
-
-    Raises:
-        Invalid: a broadcast result does not have exactly one subpartition.
-    """
-
-    result: ResultId
-    partitions: int
-    subpartitions: int
-    schema: str
-    label: str
-    inputs: tuple[ResultId, ...] = ()
-    """The results that the producers read; kept while this result is incomplete or in use."""
-    deterministic: bool = True
-    """False if a producer that runs again may write other rows."""
-    pipelined: bool = False
-    """True if readers read a partition while it is still being written."""
-    broadcast: bool = False
-    """True if every consumer reads the whole result. It is written once, as one subpartition."""
-
-    def __post_init__(self) -> None:
-        if self.broadcast and self.subpartitions != 1:
-            raise Invalid(
-                f"result {self.result} is broadcast: it needs 1 subpartition, which all consumers "
-                f"read, not {self.subpartitions}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerDescriptor:
-    """The neighbouring partitions of a result that one stage produces."""
-
-    first: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +126,7 @@ class JobShuffleContext(Protocol):
 
 
 class ShuffleMaster(Protocol):
-    """Registers, tracks and releases the results of jobs. Several jobs can share one master."""
+    """Registers, tracks and releases the results of one job."""
 
     def start(self) -> None: ...
 
@@ -173,13 +134,19 @@ class ShuffleMaster(Protocol):
 
     def register_job(self, context: JobShuffleContext) -> None: ...
 
-    def unregister_job(self, job_id: JobId) -> None: ...
+    def unregister_job(self) -> None: ...
 
     def register_partition_with_producer(
-        self, job_id: JobId, partition: PartitionDescriptor, producer: ProducerDescriptor
-    ) -> Future[ShuffleDescriptor]: ...
+        self, registered: ResultRegistered, broadcast: bool = False
+    ) -> Future[ShuffleDescriptor]:
+        """Register a result that is about to be produced, with all of its partitions. If the result
+        is broadcast, every consumer reads the whole of it.
 
-    def announce(self, job_id: JobId, fact: Consumed | WayChosen) -> None:
+        Raises:
+            Invalid: a broadcast result does not have exactly one subpartition.
+        """
+
+    def announce(self, fact: Consumed | WayChosen) -> None:
         """Publish by which way a complete result is read, or that the driver has read it. Nobody
         waits for that. Wait for nothing, and let no failure of the log fail the exchange."""
 
@@ -202,24 +169,24 @@ class ShuffleMaster(Protocol):
             Invalid: the result was released, or was left to another owner before.
         """
 
-    def cluster_partitions(self, job_id: JobId) -> tuple[ResultId, ...]:
+    def cluster_partitions(self) -> tuple[ResultId, ...]:
         """Return the results that outlive the job."""
 
-    def may_release_executor(self, job_id: JobId, host: str) -> bool:
+    def may_release_executor(self, host: str) -> bool:
         """Return True if no attempt that still counts runs on the host."""
 
-    def is_available(self, job_id: JobId, result: ResultId, partition: int | None = None) -> bool:
+    def is_available(self, result: ResultId, partition: int | None = None) -> bool:
         """Return True if a result, or one partition of it, can be read completely now."""
 
-    def remove_unused(self, job_id: JobId, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
+    def remove_unused(self, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
         """Release the complete results that nobody needs, and return the ids of these results.
 
         A result is needed if it, or a result made from it, is in use, is incomplete or outlives
         the job.
         """
 
-    def state(self, job_id: JobId) -> JobState:
-        """Return the committed state of a job."""
+    def state(self) -> JobState:
+        """Return the committed state of the job."""
 
     def await_complete(self, descriptor: ShuffleDescriptor) -> ResultState:
         """Wait until every partition of a result may be read; return the result.
@@ -230,7 +197,7 @@ class ShuffleMaster(Protocol):
             Unavailable: the master did not say so in time.
         """
 
-    def report_lost(self, job_id: JobId, lost: Lost) -> None:
+    def report_lost(self, lost: Lost) -> None:
         """Publish that an object is lost. Return when the master has decided."""
 
 

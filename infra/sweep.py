@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
+from ..control import __version__
 from ..control.addresses import is_same_place
 from ..control.clock import Deadline
 from ..control.contract import SESSION, MasterSettings, PartitionStorage
@@ -25,8 +26,8 @@ from ..control.ids import JobId, ResultId
 from ..control.inquiry.neglected import Neglected
 from ..control.log import EventLog, Follower, read_to
 from ..control.master.announcer import Announcer
+from ..control.master.driver_master import DriverIdentity, DriverMaster
 from ..control.master.silence import lease_expired
-from ..control.master.thread import JobMasterThread
 from ..control.model.decide import decide
 from ..control.model.state import JobState, is_over
 from ..control.snapshots.resume import forget, take_up
@@ -123,23 +124,25 @@ def sweep(
         clear = partial(_sweep_again, storage, again)
         gone = forget(log, neglected.job, deadline, clear)
         return Swept(neglected.job, objects=sum(again), forgotten=gone, came_back=not gone)
-    announcer = Announcer(neglected.job, f"{by} {os.urandom(4).hex()}")
-    if before.closed is None and not end_lease(log, announcer, neglected, deadline):
+    me = DriverIdentity(f"{by} {os.urandom(4).hex()}", __version__)
+    if before.closed is None and not end_lease(
+        log, me.announcer(neglected.job), neglected, deadline
+    ):
         return Swept(neglected.job, neglected.silent_ms, came_back=True)
-    loop = JobMasterThread(_SweepContext(neglected.job), log, storage, settings, announcer)
-    loop.start()
-    with closing(loop):
-        loop.wait_until_read("the sweep")
-        if before.closed is not None and decide(loop.state, tick := Tick(neglected.now_ms)):
-            loop.ask(tick)
-            loop.wait_for(lambda now: None if decide(now, tick) else now, "the time to be decided")
-        closed = loop.wait_for(
+    with closing(DriverMaster(log, storage, settings, me)) as master:
+        answers = master.start_job(_SweepContext(neglected.job))
+        answers.wait_until_read("the sweep")
+        tick = Tick(neglected.now_ms)
+        if before.closed is not None and decide(answers.state, tick):
+            answers.ask(tick)
+            answers.wait_for(lambda it: None if decide(it, tick) else it, "the time to be decided")
+        closed = answers.wait_for(
             lambda now: now if now.closed is not None or now.epoch > before.epoch else None,
             "the end of the lease",
         )
         if closed.epoch > before.epoch:
             return Swept(neglected.job, neglected.silent_ms, came_back=True)
-        state = loop.wait_until_left()
+        state = answers.wait_until_left()
         more = storage.sweep(state) if state.closed is not None else 0
         kept = sum(1 for result in state.results.values() if result.kept)
         objects = _deleted(state) - _deleted(before) + more

@@ -132,13 +132,13 @@ def _register(
         spark.sparkContext,
         worker.job,
         str(spark.sparkContext.appName),
-        lambda result: master.state(worker.job).results.get(result),
+        lambda result: master.state().results.get(result),
         makes_room=Feature.SCHEDULING in look_up(spark),
     )
     try:
         master.start()
         master.register_job(reruns)
-        state = master.state(worker.job)
+        state = master.state()
         services = services.marked(state)
         store, worker = services.store, services.worker
         results = StoredResults(master, store, worker, state.epoch, reruns)

@@ -45,13 +45,12 @@ class Operations:
     def is_available(self, result: str, partition: int | None = None) -> bool:
         """Return True if a whole result, or one whole partition of it, can be read now."""
         self._require_open()
-        job = self._results.worker.job
-        return self._results.master.is_available(job, ResultId(result), partition)
+        return self._results.master.is_available(ResultId(result), partition)
 
     def may_release_executor(self, host: str) -> bool:
         """Return True if this job loses nothing with the executors of a host."""
         self._require_open()
-        return self._results.master.may_release_executor(self._results.worker.job, host)
+        return self._results.master.may_release_executor(host)
 
     def why(self, result: str, partition: int) -> Attempts:
         """Return every attempt at a partition, with its reason and its outcome.

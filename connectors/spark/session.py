@@ -252,7 +252,7 @@ class Headgate:
         self._queries.close()
         end_pages(self._exchanger.spark.sparkContext)
         try:
-            self._results.master.unregister_job(self.job)
+            self._results.master.unregister_job()
             self._end()
         except (Retryable, OutcomeUnknown, Invalid):  # a refusal of the store may pass, too
             raise

@@ -135,9 +135,12 @@ class Deleter:
     """Runs the deletions of many jobs. No job waits for another one's store: a job has a few of the
     threads at most, and jobs take turns for the threads that are free."""
 
-    def __init__(self, run: Callable[[Deletion | Clearing], None]) -> None:
+    def __init__(
+        self, run: Callable[[Deletion | Clearing], None], threads: int = THREADS_MAX
+    ) -> None:
         self._run = run
-        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="headgate-delete")
+        self._threads_max = threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="headgate-delete")
         self._lock = Lock()
         # The deletions that wait, by job; the job with the next turn comes first.
         self._waiting: dict[JobId, deque[Deletion | Clearing]] = {}
@@ -160,7 +163,7 @@ class Deleter:
 
     def _start(self) -> None:
         """Give the free threads to the jobs whose turn it is."""
-        while self._running.total() < THREADS_MAX:
+        while self._running.total() < self._threads_max:
             job = next((j for j in self._waiting if self._running[j] < JOB_THREADS_MAX), None)
             if job is None:
                 return
@@ -182,7 +185,7 @@ class Deleter:
 
 
 class Orders:
-    """Hands out the deletions of one job.
+    """Hands out the deletions of one job; the first ones include those that were ordered earlier.
 
     Any thread may add to `failed`, and several jobs may share it. All else belongs to the thread
     of the steps.
@@ -193,6 +196,7 @@ class Orders:
         self._announcer = announcer
         self._handed_out: set[AttemptId] = set()
         self._again: set[ResultId] = set()
+        self._fresh = True
 
     def observe(self, recorded: Recorded) -> None:
         """Take in an event of the log. Only `Deleted` ends an order: otherwise its deletion could
@@ -205,14 +209,12 @@ class Orders:
         self._handed_out.difference_update(deletion.attempts)
         self._again.add(deletion.name)
 
-    def all(self, state: JobState) -> tuple[Deletion, ...]:
-        """Return the deletions of all doomed attempts that are not handed out, for a master that
-        starts."""
-        return self._hand_out(state, state.results)
-
     def following(self, state: JobState, answers: Iterable[Decided]) -> tuple[Deletion, ...]:
         """Return the deletions that newly settled decisions order, and those that were taken
         back."""
+        if self._fresh:
+            self._fresh = False
+            return self._hand_out(state, state.results)
         decisions = (decision for answer in answers for decision in answer.decisions)
         ordered = (result_of(it) for it in decisions if traits_of(it).orders_deletion)
         results = {name for name in ordered if name is not None} | self._again

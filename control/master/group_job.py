@@ -1,6 +1,6 @@
-"""One job of a group of masters: a `JobDecider` that also measures the silence of the job's driver,
-checks the store of its objects, and clears what a driver that is gone has left. And a partition
-with its jobs.
+"""One job of a group of masters, and a partition with its jobs. A job has a ledger, a snapshot
+schedule and orders, as in `JobSteps`. The group also measures the silence of the driver, checks the
+store of the objects, and clears what a driver that is gone has left.
 
 A job whose log does not explain itself, or is of a newer version, is left alone: the master neither
 decides for it nor deletes its objects nor writes its snapshots.
@@ -18,19 +18,19 @@ from ..errors import HeadgateError
 from ..events.types import JobRegistered, LeaseExpired, Recorded, Tick
 from ..ids import JobId
 from ..model.decide import decide
+from ..model.ledger import Ledger
 from ..model.replay import Derived, Snapshot
 from ..model.state import JobState, is_fenced, is_over
 from ..snapshots.records import Ended, Standing
 from ..snapshots.schedule import SnapshotSchedule, is_left
 from .announcer import Announcer
-from .deletions import Clearing, Deletion, DeletionRetrier
-from .job_decider import JobDecider
+from .deletions import Clearing, Deletion, DeletionRetrier, Orders
 from .silence import SilenceTimer, minds_time
 
 _LOG = logging.getLogger(__name__)
 
 
-class GroupJob(JobDecider):
+class GroupJob:
     def __init__(
         self,
         announcer: Announcer,
@@ -39,7 +39,10 @@ class GroupJob(JobDecider):
         failed: DeletionRetrier,
         store: str,
     ) -> None:
-        super().__init__(announcer, snapshot, schedule, failed)
+        self.announcer = announcer
+        self.ledger = Ledger(announcer.job, snapshot)
+        self.orders = Orders(announcer, failed)
+        self.schedule = schedule
         self.broken = False
         self._store = store
         self._start = self._end = 0
@@ -53,6 +56,11 @@ class GroupJob(JobDecider):
             self._abandoned = snapshot.state.closed is not None and not is_over(snapshot.state)
             if snapshot.registered is not None:
                 self._check_store(snapshot.registered.store)
+
+    @property
+    def state(self) -> JobState:
+        """Return what is committed of the job."""
+        return self.ledger.state
 
     def is_new(self, recorded: Recorded) -> bool:
         """Return False if the snapshot has an event already."""
@@ -72,7 +80,9 @@ class GroupJob(JobDecider):
             self._abandoned, self._clearing = isinstance(body, LeaseExpired), None
         kept = _keeps(self.ledger.newest)
         try:
-            super().observe(recorded)
+            self.schedule.observe(recorded)
+            self.ledger.observe(recorded)
+            self.orders.observe(recorded)
         except Exception as exc:  # the next master would read the same fact
             return self.give_up(exc)
         if kept and self.ledger.newest.closed is not None and not _keeps(self.ledger.newest):
@@ -109,7 +119,7 @@ class GroupJob(JobDecider):
         answers = self.ledger.settle()
         if self._elsewhere or self.broken:
             return ()
-        deletions = self.ordered(answers)
+        deletions = self.orders.following(self.state, answers)
         if not self._abandoned or self._clearing is not None or not is_left(self.state):
             return deletions
         self._clearing = Clearing(self.state, cleared)

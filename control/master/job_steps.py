@@ -26,14 +26,13 @@ from ..events.types import (
     Recorded,
 )
 from ..log import Decisions, EventLog
-from ..model.ledger import Decided
+from ..model.ledger import Decided, Ledger
 from ..model.state import JobState
 from ..snapshots.records import keep_all
 from ..snapshots.resume import Start, take_up
 from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
-from .deletions import Deletion, DeletionRetrier
-from .job_decider import JobDecider
+from .deletions import Deletion, DeletionRetrier, Orders
 from .term import Term
 
 
@@ -80,11 +79,12 @@ class JobSteps:
         self._stands = bool(start.standing.keys)
         position = start.follower.position()
         self.answers_from = 0 if start.snapshot is None else position
-        schedule = SnapshotSchedule(
+        self._failed = DeletionRetrier(announcer.clock, settings.look_ms / 1000)
+        self._ledger = Ledger(announcer.job, start.snapshot)
+        self._orders = Orders(announcer, self._failed)
+        self._schedule = SnapshotSchedule(
             settings, start.log, start.standing, position, announcer.clock.now_ms()
         )
-        self._failed = DeletionRetrier(announcer.clock, settings.look_ms / 1000)
-        self._decider = JobDecider(announcer, start.snapshot, schedule, self._failed)
         self._answers: list[Decided] = []
 
     @classmethod
@@ -176,11 +176,10 @@ class JobSteps:
         own_answers, self._answers = tuple(self._answers), []
         # 6. Hand out deletions
         deletions = self._deletions(answers) if self._decisions else ()
-        decider = self._decider
-        may_part = self._decisions is None or decider.schedule.unsaved is None
-        ledger, registered = decider.ledger, decider.ledger.registered
+        may_part = self._decisions is None or self._schedule.unsaved is None
+        ledger, registered = self._ledger, self._ledger.registered
         store = registered.store if registered else ""
-        return Outcome(decider.state, ledger.unsettled, may_part, own_answers, deletions, store)
+        return Outcome(ledger.state, ledger.unsettled, may_part, own_answers, deletions, store)
 
     def close(self) -> None:
         """Give back connections; an open step is dropped."""
@@ -197,7 +196,7 @@ class JobSteps:
             left -= len(events)
             for recorded in events:
                 self._check(recorded)
-                self._decider.observe(recorded)
+                self._observe(recorded)
                 if logged is not None and recorded.offset >= logged:
                     write_line(recorded)
             if logged is not None:
@@ -207,13 +206,17 @@ class JobSteps:
             moment = moment or Deadline.after(self._gather_s, self._announcer.clock)
             timeout_s = moment.left_s
 
+    def _observe(self, recorded: Recorded) -> None:
+        self._schedule.observe(recorded)
+        self._ledger.observe(recorded)
+        self._orders.observe(recorded)
+
     def _can_wait(self) -> bool:
         """Return True if there are decisions to commit, and nobody needs one before others come."""
         if self._decisions is None or not self._recovered:
             return False
-        ledger = self._decider.ledger
-        due = ledger.unwritten(self._step_events_max)
-        return bool(due) and all(_is_of_a_part(entry.decision, ledger.newest) for entry in due)
+        due, newest = self._ledger.unwritten(self._step_events_max), self._ledger.newest
+        return bool(due) and all(_is_of_a_part(entry.decision, newest) for entry in due)
 
     def _check(self, recorded: Recorded) -> None:
         """Check whether a successor has come: its decisions can be read before a commit of ours is
@@ -221,7 +224,7 @@ class JobSteps:
         event = recorded.event
         if isinstance(event.body, JobRegistered):
             self._mode = self._mode or event.body.mode
-        newest = self._decider.ledger.newest
+        newest = self._ledger.newest
         if isinstance(event.body, LeaseExpired) and newest.closed is None:
             self._term.expire(recorded, newest)
         if self._decisions is not None:
@@ -238,31 +241,30 @@ class JobSteps:
             )
 
     def _commit(self) -> None:
-        decisions, decider = self._decisions, self._decider
-        while decisions and (derived := decider.ledger.unwritten(self._step_events_max)):
+        decisions, ledger = self._decisions, self._ledger
+        while decisions and (derived := ledger.unwritten(self._step_events_max)):
             decisions.begin()
             for decision in derived:
                 decisions.write(self._announcer.decision(decision))
             decisions.commit(self._follower.position())
-            decider.ledger.wrote(len(derived))
+            ledger.wrote(len(derived))
 
     def _begin(self) -> None:
         """Write a snapshot in which nothing has happened, if there is none: a sweep may have
         deleted the one that the driver saw when it began. The driver states nothing before."""
-        newest = self._decider.ledger.newest
-        if self._decisions is None or self._recovered or self._stands or newest.epoch:
+        has_begun = self._recovered or self._stands or self._ledger.newest.epoch
+        if self._decisions is None or has_begun:
             return
         position = self._follower.position()
-        snapshot = self._decider.ledger.snapshot(position)
-        keep_all(self._decisions, self._decider.schedule.nothing(snapshot), position)
+        keep_all(self._decisions, self._schedule.nothing(self._ledger.snapshot(position)), position)
 
     def _write_snapshot(self) -> bool:
         """Write the next step of a snapshot if one is due or begun, and return True if so."""
         if self._decisions is None or not self._recovered:
             return False
-        schedule, position = self._decider.schedule, self._follower.position()
+        schedule, position = self._schedule, self._follower.position()
         if not schedule.is_writing:
-            snapshot = self._decider.ledger.snapshot(position)
+            snapshot = self._ledger.snapshot(position)
             now_ms = self._announcer.clock.now_ms()
             if not (schedule.is_due(snapshot, now_ms) or schedule.is_parting_due(snapshot)):
                 return False
@@ -273,16 +275,16 @@ class JobSteps:
 
     def _deletions(self, answers: tuple[Decided, ...]) -> tuple[Deletion, ...]:
         for failed in self._failed.take():
-            self._decider.orders.take_back(failed)
-        return self._decider.ordered(answers)
+            self._orders.take_back(failed)
+        return self._orders.following(self._ledger.state, answers)
 
     def _settle(self) -> tuple[Decided, ...]:
-        answers = self._decider.ledger.settle()
+        answers = self._ledger.settle()
         for answer in answers:
             if answer.by == self._announcer.by:
                 self._answers.append(answer)
             self._term.hear(answer)
-        self._term.check_epoch(self._decider.state, self._recovered)
+        self._term.check_epoch(self._ledger.state, self._recovered)
         return answers
 
 

@@ -33,11 +33,14 @@ from headgate.control.contract import (
     PER_JOB,
     SESSION,
     MasterSettings,
-    PartitionDescriptor,
-    ProducerDescriptor,
 )
 from headgate.control.errors import OutcomeUnknown, Retryable
-from headgate.control.events.types import JobAccepted, JobRegistered, JobUnregistered
+from headgate.control.events.types import (
+    JobAccepted,
+    JobRegistered,
+    JobUnregistered,
+    ResultRegistered,
+)
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
 from headgate.control.log import Follower, Receipt
@@ -119,7 +122,7 @@ class Exchanges:
     def close(self) -> None:
         self._stopping.set()
         self._thread.join()
-        self.master.unregister_job(self.context.job_id)
+        self.master.unregister_job()
         self.master.close()
 
     def _run(self) -> None:
@@ -134,10 +137,8 @@ class Exchanges:
 
     def _exchange(self, result: ResultId) -> None:
         job = self.context.job_id
-        asked = PartitionDescriptor(result, PARTS, PARTS, "", "exchange")
-        described = self.master.register_partition_with_producer(
-            job, asked, ProducerDescriptor(0, PARTS)
-        ).result(LIMIT_S)
+        registered = ResultRegistered(result, PARTS, PARTS, "", "exchange")
+        described = self.master.register_partition_with_producer(registered).result(LIMIT_S)
         for index in range(PARTS):
             attempt = AttemptId(PartitionId(result, index), described.epoch, index)
             self.worker.submit(write, attempt).result(LIMIT_S)

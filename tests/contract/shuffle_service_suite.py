@@ -17,14 +17,12 @@ import pytest
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import (
     MasterSettings,
-    PartitionDescriptor,
-    ProducerDescriptor,
     ShuffleDescriptor,
     ShuffleMasterContext,
     TaskInputsOutputsDescriptor,
 )
 from headgate.control.errors import Fenced, HeadgateError, Invalid, Lost
-from headgate.control.events.types import JobRegistered
+from headgate.control.events.types import JobRegistered, ResultRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.master.driver_master import DriverMaster
 from headgate.storage.contract import (
@@ -116,18 +114,14 @@ class Service:
 
 def register(
     master: DriverMaster,
-    job: JobId,
     result: ResultId = RESULT,
     partitions: int = PARTITIONS,
     inputs: tuple[ResultId, ...] = (),
     broadcast: bool = False,
 ) -> ShuffleDescriptor:
     subpartitions = 1 if broadcast else SUBPARTITIONS
-    partition = PartitionDescriptor(
-        result, partitions, subpartitions, "", "suite", inputs, broadcast=broadcast
-    )
-    producer = ProducerDescriptor(0, partitions)
-    return master.register_partition_with_producer(job, partition, producer).result(WAIT_S)
+    registered = ResultRegistered(result, partitions, subpartitions, "", "suite", inputs)
+    return master.register_partition_with_producer(registered, broadcast).result(WAIT_S)
 
 
 def rows_of(partition: int) -> list[int]:
@@ -171,7 +165,7 @@ def complete(
     """Write a result of a new driver; return also a function that writes partitions again."""
     driver, master, environment = Job(job), service.master(), service.environment(job)
     master.register_job(driver)
-    descriptor = register(master, job)
+    descriptor = register(master)
     again = partial(write, environment, descriptor)
     again(range(PARTITIONS))
     return driver, master, again, manifest_of(service, master, descriptor)
@@ -218,14 +212,14 @@ class ShuffleServiceSuite:
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
         assert service.stores(job) == [service.factory.address]
-        descriptor = register(master, job)
+        descriptor = register(master)
         write(environment, descriptor, range(PARTITIONS))
         manifest = manifest_of(service, master, descriptor)
         assert read(environment, manifest) == EVERY_ROW
         assert read(service.environment(job), manifest) == EVERY_ROW
         master.release_partition_externally(descriptor)
         await_that(lambda: service.objects(job) == [], "a released result is deleted")
-        master.unregister_job(job)
+        master.unregister_job()
         assert service.objects(job) == []
 
     def test_unregistering_leaves_nothing_of_the_job_only(
@@ -234,31 +228,31 @@ class ShuffleServiceSuite:
         """Unregistering deletes consumable and unannounced objects of the job; another job's
         objects stay."""
         other = JobId(f"{job}-other")
-        master = service.master()
-        for owner in (job, other):
-            master.register_job(Job(owner))
-            write(service.environment(owner), register(master, owner), range(PARTITIONS))
+        master, others = service.master(), service.master()
+        for owner, owned in ((job, master), (other, others)):
+            owned.register_job(Job(owner))
+            write(service.environment(owner), register(owned), range(PARTITIONS))
         store, root = service.store()
         stray = AttemptId(PartitionId(RESULT, 0), 1, 10_000)
         store.put(Layout(root, job).segment(stray, 0), b"of a zombie", "w")
         store.close()
         before = service.objects(other)
-        master.unregister_job(job)
+        master.unregister_job()
         assert service.objects(job) == []
         assert service.objects(other) == before
-        master.unregister_job(other)
+        others.unregister_job()
         assert service.objects(other) == []
 
     def test_a_gate_waits_for_what_is_not_written_yet(self, service: Service, job: JobId) -> None:
         """A reader that starts with one known partition gets the others as they are written."""
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
-        descriptor = register(master, job)
+        descriptor = register(master)
         write(environment, descriptor, [1])
-        await_that(lambda: master.is_available(job, RESULT, 1), "the partition is available")
+        await_that(lambda: master.is_available(RESULT, 1), "the partition is available")
         store, root = service.store()
         layout = Layout(root, job)
-        now = known(descriptor, master.state(job).results[RESULT], layout, store)
+        now = known(descriptor, master.state().results[RESULT], layout, store)
         store.close()
         assert len(now.unknown) == PARTITIONS - 1
         deployment = InputGateDeployment(
@@ -272,7 +266,7 @@ class ShuffleServiceSuite:
         rows += [n for batch in batches for n in batch["n"].to_pylist()]
         writer.join()
         assert sorted(rows) == EVERY_ROW
-        master.unregister_job(job)
+        master.unregister_job()
 
     def test_a_lost_partition_is_made_again(self, service: Service, job: JobId) -> None:
         """A reader reports a missing object, the master tells the job which partition is lost, and
@@ -284,13 +278,13 @@ class ShuffleServiceSuite:
         reader = threading.Thread(target=lambda: rows.extend(read(shuffle, manifest)))
         reader.start()
         await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
-        assert not master.is_available(job, RESULT, 1)
-        assert master.is_available(job, RESULT, 0)
+        assert not master.is_available(RESULT, 1)
+        assert master.is_available(RESULT, 0)
         again([1])
         reader.join()
         assert rows == EVERY_ROW
-        assert master.is_available(job, RESULT)
-        master.unregister_job(job)
+        assert master.is_available(RESULT)
+        master.unregister_job()
 
     @pytest.mark.parametrize("fetch_bytes", [1, LIMITS.fetch_bytes])
     def test_a_partition_comes_again_in_another_order(
@@ -321,7 +315,7 @@ class ShuffleServiceSuite:
             assert reader.result() == EVERY_ROW
         await_that(lambda: not set(names) & set(service.objects(job)), "what was replaced goes")
         assert read(shuffle, manifest) == EVERY_ROW
-        master.unregister_job(job)
+        master.unregister_job()
 
     def test_other_rows_are_never_taken_for_those_that_were_lost(
         self, service: Service, job: JobId
@@ -334,7 +328,7 @@ class ShuffleServiceSuite:
             await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
             again([1], step=-2)
             assert "made again with other rows" in str(reader.exception(WAIT_S))
-        master.unregister_job(job)
+        master.unregister_job()
 
     def test_every_consumer_reads_all_of_a_broadcast_result(
         self, service: Service, job: JobId
@@ -344,18 +338,18 @@ class ShuffleServiceSuite:
         complete, and is deleted when it is released."""
         driver, master, environment = Job(job), service.master(), service.environment(job)
         master.register_job(driver)
-        descriptor = register(master, job, broadcast=True)
+        descriptor = register(master, broadcast=True)
         assert (descriptor.broadcast, descriptor.subpartitions) == (True, 1)
         with pytest.raises(Invalid, match="needs 1 subpartition"):
-            PartitionDescriptor(OTHER, 1, 2, "", "", broadcast=True)
+            master.register_partition_with_producer(ResultRegistered(OTHER, 1, 2, "", ""), True)
         write(environment, descriptor, range(PARTITIONS))
         manifest = manifest_of(service, master, descriptor)
         stored = service.objects(job)
-        consumer = register(master, job, OTHER, 1, (RESULT,))
+        consumer = register(master, OTHER, 1, (RESULT,))
         with ThreadPoolExecutor(4) as four:
             gates = [four.submit(read, service.environment(job), manifest) for _ in range(4)]
             assert [EVERY_ROW] * 4 == [gate.result(WAIT_S) for gate in gates]
-            assert master.remove_unused(job, ()) == ()
+            assert master.remove_unused(()) == ()
             assert stored == service.objects(job)
             service.delete([manifest.sources[0].name])
             late = four.submit(read, service.environment(job), manifest)
@@ -364,24 +358,24 @@ class ShuffleServiceSuite:
             assert late.result(WAIT_S) == EVERY_ROW
         write(environment, consumer, [0])
         master.await_complete(consumer)
-        assert set(master.remove_unused(job, ())) == {RESULT, OTHER}
+        assert set(master.remove_unused(())) == {RESULT, OTHER}
         await_that(lambda: service.objects(job) == [], "what was released is deleted")
         with pytest.raises(Lost):
             read(service.environment(job), manifest)
-        master.unregister_job(job)
+        master.unregister_job()
 
     def test_a_fatal_error_reaches_the_job(self, service: Service, job: JobId) -> None:
         """A fenced master reports the error to its job, and to every later caller."""
         first, fenced = service.master(), Job(job)
         first.register_job(fenced)
-        descriptor = register(first, job)
+        descriptor = register(first)
         second = service.master()
         second.register_job(Job(job))
         with pytest.raises(HeadgateError):
             first.release_partition_externally(descriptor)
         await_that(lambda: fenced.errors != [], "the job hears of its master's end")
         assert isinstance(fenced.errors[0], Fenced)
-        second.unregister_job(job)
+        second.unregister_job()
 
     def test_memory_of_a_task(self, service: Service) -> None:
         """A task needs three segments of memory per written partition, the fetched bytes per gate,
@@ -406,7 +400,7 @@ class ShuffleServiceSuite:
         read and released later. Everything else of the job is deleted."""
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
-        kept, gone = register(master, job), register(master, job, OTHER)
+        kept, gone = register(master), register(master, OTHER)
         with pytest.raises(Invalid, match=RESULT):
             master.promote_partitions(kept, 0)
         for descriptor in (kept, gone):
@@ -418,15 +412,15 @@ class ShuffleServiceSuite:
             master.stop_tracking_partitions(kept, "handed over")
             with pytest.raises(Invalid, match=RESULT):
                 master.stop_tracking_partitions(kept, "again")
-        assert master.cluster_partitions(job) == (RESULT,)
-        master.unregister_job(job)
+        assert master.cluster_partitions() == (RESULT,)
+        master.unregister_job()
         assert {source.name for source in manifest.sources} == set(service.objects(job))
         assert read(service.environment(job), manifest) == EVERY_ROW
         heir = service.master()
         heir.register_job(Job(job))
-        assert heir.cluster_partitions(job) == (RESULT,)
+        assert heir.cluster_partitions() == (RESULT,)
         heir.release_partition_externally(kept)
-        heir.unregister_job(job)
+        heir.unregister_job()
         assert service.objects(job) == []
 
     def test_an_executor_may_go_when_nothing_of_it_is_lost(
@@ -436,21 +430,21 @@ class ShuffleServiceSuite:
         after that, and everything it produced stays available."""
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
-        descriptor = register(master, job, partitions=1)
+        descriptor = register(master, partitions=1)
         deployment = ResultPartitionDeployment(
             attempt_of(descriptor, 0), SUBPARTITIONS, SCHEMA, "none"
         )
         writer = environment.create_result_partition_writer(deployment, "host")
-        await_that(lambda: not master.may_release_executor(job, "host"), "the attempt is known")
-        assert master.may_release_executor(job, "another")
-        assert not master.is_available(job, RESULT)
-        assert not master.is_available(job, RESULT, 0)
+        await_that(lambda: not master.may_release_executor("host"), "the attempt is known")
+        assert master.may_release_executor("another")
+        assert not master.is_available(RESULT)
+        assert not master.is_available(RESULT, 0)
         writer.finish()
-        await_that(lambda: master.is_available(job, RESULT), "the result is available")
-        assert master.is_available(job, RESULT, 0)
-        assert not master.is_available(job, OTHER)
-        assert master.may_release_executor(job, "host")
-        master.unregister_job(job)
+        await_that(lambda: master.is_available(RESULT), "the result is available")
+        assert master.is_available(RESULT, 0)
+        assert not master.is_available(OTHER)
+        assert master.may_release_executor("host")
+        master.unregister_job()
 
     def test_what_is_unused_goes(self, service: Service, job: JobId) -> None:
         """`remove_unused` releases complete results that are not in use; results in use, and
@@ -458,13 +452,13 @@ class ShuffleServiceSuite:
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
         results = [ResultId(f"r{at}") for at in range(3)]
-        used, idle, written = (register(master, job, result) for result in results)
+        used, idle, written = (register(master, result) for result in results)
         for descriptor in (used, idle):
             write(environment, descriptor, range(PARTITIONS))
             master.await_complete(descriptor)
         write(environment, written, [0])
-        assert master.remove_unused(job, {used.result}) == (idle.result,)
-        assert master.remove_unused(job, {used.result}) == ()
+        assert master.remove_unused({used.result}) == (idle.result,)
+        assert master.remove_unused({used.result}) == ()
         assert read(environment, manifest_of(service, master, used)) == EVERY_ROW
         store, root = service.store()
         store.close()
@@ -476,4 +470,4 @@ class ShuffleServiceSuite:
             ),
             "what is unused is deleted, and nothing else",
         )
-        master.unregister_job(job)
+        master.unregister_job()

@@ -287,7 +287,7 @@ class TestKafkaEventLog(KafkaFaults, EventLogSuite):
             end = Timer(1.0, left.close)
             end.start()
             with closing(JobSteps.open(log, Announcer(job, "master"), MasterSettings())) as steps:
-                assert {job} == steps._decider.schedule._kept.standing.keys
+                assert {job} == steps._schedule._kept.standing.keys
             end.join()
 
     def hide(self, log: EventLog, job: JobId, decisions: Decisions) -> None:

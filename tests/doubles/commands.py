@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate.control.clock import Deadline
-from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
+from headgate.control.contract import MasterSettings
+from headgate.control.events.types import ResultRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka.settings import TopicSettings
 from headgate.control.log import EventLog
@@ -72,9 +73,7 @@ def exchange(
     master.register_job(Context(job))
     environment = ObjectStoreEnvironment(job, log, MemoryBlobStore(objects), "root", Limits())
     descriptor = master.register_partition_with_producer(
-        job,
-        PartitionDescriptor(result, PARTITIONS, SUBPARTITIONS, "", "repartition"),
-        ProducerDescriptor(0, PARTITIONS),
+        ResultRegistered(result, PARTITIONS, SUBPARTITIONS, "", "repartition")
     ).result(WAIT_S)
     batch = pa.record_batch({"a": pa.array(range(100))})
     for index in range(PARTITIONS):
@@ -85,7 +84,7 @@ def exchange(
         writer.finish()
     master.await_complete(descriptor)
     if close:
-        master.unregister_job(job)
+        master.unregister_job()
     master.close()
     environment.close()
 

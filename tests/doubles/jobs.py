@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from headgate.control.clock import Deadline, Pace
@@ -25,7 +25,8 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import Decisions, EventLog
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.thread import JobMasterThread
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.job_answers import JobAnswers
 from headgate.control.model.replay import Replay
 from headgate.control.model.state import JobState, ResultState
 
@@ -104,14 +105,11 @@ def looping(
     by: str = "driver",
     job: Job | None = None,
     settings: MasterSettings = SETTINGS,
-) -> Iterator[JobMasterThread]:
-    announcer = Announcer(JOB, by)
-    thread = JobMasterThread(job or Job(), log, storage or OrderedStorage(log), settings, announcer)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        thread.close()
+) -> Iterator[JobAnswers]:
+    """Take the steps of the job, without a driver that registers it."""
+    me = DriverIdentity(by, "0")
+    with closing(DriverMaster(log, storage or OrderedStorage(log), settings, me)) as master:
+        yield master.start_job(job or Job())
 
 
 REGISTERED = JobRegistered("per-job", "0", "tests")

@@ -13,12 +13,10 @@ import pytest
 
 from headgate.control.contract import (
     MasterSettings,
-    PartitionDescriptor,
-    ProducerDescriptor,
     ShuffleDescriptor,
 )
 from headgate.control.errors import HeadgateError
-from headgate.control.events.types import Produced
+from headgate.control.events.types import Produced, ResultRegistered
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.log import EventLog
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
@@ -97,7 +95,7 @@ class Stack:
         """Let a new driver end the job. It is patient, because the machine may be busy."""
         with self.master(settings=replace(SETTINGS, wait_ms=10 * WAIT_MS)) as master:
             master.register_job(Job())
-            master.unregister_job(JOB)
+            master.unregister_job()
         self.ended()
 
 
@@ -111,9 +109,8 @@ def stack() -> Iterator[Stack]:
 def register(
     master: DriverMaster, partitions: int = PARTITIONS, result: ResultId = RESULT
 ) -> ShuffleDescriptor:
-    partition = PartitionDescriptor(result, partitions, SUBPARTITIONS, "", "test")
-    producer = ProducerDescriptor(0, partitions)
-    return master.register_partition_with_producer(JOB, partition, producer).result(WAIT_MS / 1000)
+    registered = ResultRegistered(result, partitions, SUBPARTITIONS, "", "test")
+    return master.register_partition_with_producer(registered).result(WAIT_MS / 1000)
 
 
 def write(environment: ObjectStoreEnvironment, attempt: AttemptId) -> Produced:

@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate.control.clock import Deadline
-from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
+from headgate.control.contract import MasterSettings
+from headgate.control.events.types import ResultRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId, job_id
 from headgate.control.kafka.settings import TopicSettings
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
@@ -77,7 +78,7 @@ def job(target: Target) -> Iterator[JobId]:
         master.register_job(Context(job))
         exchange(master, job, target)
         yield job
-        master.unregister_job(job)
+        master.unregister_job()
         master.close()
 
 
@@ -87,9 +88,7 @@ def exchange(master: DriverMaster, job: JobId, target: Target) -> None:
     environment = ObjectStoreEnvironment(job, target.open_log(), store, root, Limits())
     with closing(environment):
         descriptor = master.register_partition_with_producer(
-            job,
-            PartitionDescriptor(RESULT, PARTITIONS, SUBPARTITIONS, "", "repartition"),
-            ProducerDescriptor(0, PARTITIONS),
+            ResultRegistered(RESULT, PARTITIONS, SUBPARTITIONS, "", "repartition")
         ).result(WAIT_S)
         batch = pa.record_batch({"a": pa.array(range(100))}, SCHEMA)
         for index in range(PARTITIONS):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK
-from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
+from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced, Unavailable
-from headgate.control.events.types import Produced, SegmentSummary
+from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.log import StateRecord
@@ -54,8 +54,8 @@ def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
     context, errors = Context(job), list[BaseException]()
     context.on_fatal_error = errors.append  # type: ignore[method-assign,assignment]
     first.register_job(context)
-    asked = PartitionDescriptor(result, 500, 1, "", "")
-    first.register_partition_with_producer(job, asked, ProducerDescriptor(0, 500)).result(LIMIT_S)
+    registered = ResultRegistered(result, 500, 1, "", "")
+    first.register_partition_with_producer(registered).result(LIMIT_S)
 
     tasks = Announcer(job, "tasks")
     for number in range(4_000):
@@ -63,20 +63,20 @@ def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
         log.append(tasks.fact(Produced(attempt, (SegmentSummary(0, 4, 1, 0, b""),))))
         if number == 1_000:
             wait_for(
-                lambda: bool(first.state(job).results[result].production.winners),
+                lambda: bool(first.state().results[result].production.winners),
                 "nothing is decided",
             )
             link.cut()
     SYSTEM_CLOCK.sleep_s(5.0)  # time for the first driver's step to end and be retried
     second.register_job(Context(job))
-    assert 2 == second.state(job).epoch
+    assert 2 == second.state().epoch
     link.mend()
     wait_for(lambda: bool(errors), "the first driver does not hear of the second one")
     assert [Fenced] == [type(error) for error in errors]
-    again = PartitionDescriptor(ResultId("again"), 1, 1, "", "")
-    described = second.register_partition_with_producer(job, again, ProducerDescriptor(0, 1))
+    again = ResultRegistered(ResultId("again"), 1, 1, "", "")
+    described = second.register_partition_with_producer(again)
     assert 2 == described.result(LIMIT_S).epoch
-    second.unregister_job(job)
+    second.unregister_job()
     decided = [record.event.by for record in events_of(log, job) if record.event.basis is not None]
     assert sorted(decided) == decided, "the first driver has decided behind the second one"
     first.close()

@@ -21,11 +21,15 @@ from headgate.control.contract import (
     PER_JOB,
     SESSION,
     MasterSettings,
-    PartitionDescriptor,
-    ProducerDescriptor,
     ShuffleDescriptor,
 )
-from headgate.control.events.types import AttemptStarted, Fact, Produced, SegmentSummary
+from headgate.control.events.types import (
+    AttemptStarted,
+    Fact,
+    Produced,
+    ResultRegistered,
+    SegmentSummary,
+)
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.log import partition_of
@@ -162,12 +166,8 @@ class Run:
         self.driver.register_job(Context(job))
 
     def register(self, partitions: int, result: ResultId = RESULT) -> ShuffleDescriptor:
-        described = self.driver.register_partition_with_producer(
-            self.job,
-            PartitionDescriptor(result, partitions, 1, "", ""),
-            ProducerDescriptor(0, partitions),
-        )
-        return described.result(LIMIT_S)
+        registered = ResultRegistered(result, partitions, 1, "", "")
+        return self.driver.register_partition_with_producer(registered).result(LIMIT_S)
 
     def state_fact(self, fact: Fact) -> None:
         self.log.append(self.tasks.fact(fact)).offset(Deadline.after(LIMIT_S))
@@ -180,7 +180,7 @@ class Run:
 
     def end(self) -> None:
         """End the job, and assert that nothing is stored and its log explains every decision."""
-        self.driver.unregister_job(self.job)
+        self.driver.unregister_job()
         self.driver.close()
         self.check_over()
 
@@ -338,7 +338,7 @@ def test_a_silent_driver_loses_its_objects(
     assert LEASE_MS / 1000 < told(capsys, "the objects of a driver that died stood for", begun_s)
     silent.check_over()
     assert 3 == len(list(beating.store.list(beating.layout.prefix)))
-    assert beating.driver.state(beating.job).registered
+    assert beating.driver.state().registered
     beating.end()
 
 

@@ -25,7 +25,6 @@ from headgate.control.model.state import ResultState
 from headgate.testing.faulty_log import LogFault
 
 from ..doubles.jobs import (
-    JOB,
     OPENING,
     RESULT,
     SETTINGS,
@@ -89,7 +88,7 @@ def test_a_close_waits_for_as_long_as_objects_go() -> None:
     driver = stored(log, 12)
     storage = cast(SlowStorage, driver._storage)
     storage.takes_s = 0.3 * WAIT_MS / 1000
-    driver.unregister_job(JOB)
+    driver.unregister_job()
     assert 12 == len(storage.deleted)
     assert {} == audited(log).state.results[ResultId("r11")].production.attempts
 
@@ -101,9 +100,9 @@ def test_a_close_that_failed_is_called_again() -> None:
     storage = cast(SlowStorage, driver._storage)
     storage.failing = True
     with pytest.raises(Unavailable, match="the deletion of every object"):
-        driver.unregister_job(JOB)
+        driver.unregister_job()
     storage.failing = False
-    driver.unregister_job(JOB)
+    driver.unregister_job()
     assert (3, set()) == (len(storage.deleted), storage.early)
     audited(log)
 
@@ -168,7 +167,7 @@ def test_close_after_a_refusal() -> None:
         deadline.pause()
     storage.failures = 1
     with pytest.raises(Invalid, match="expired"):
-        master.unregister_job(JOB)
-    master.unregister_job(JOB)
+        master.unregister_job()
+    master.unregister_job()
     master.close()
     assert 2 == len(storage.deleted)

@@ -118,6 +118,6 @@ def test_a_driver_that_is_not_heard_stops_before_its_lease_ends(
         SYSTEM_CLOCK.sleep_s(0.01)
     assert SYSTEM_CLOCK.monotonic_s() - begun_s < 0.6
     with pytest.raises(Unavailable, match="no heartbeat of job job was confirmed"):
-        driver.unregister_job(JOB)
+        driver.unregister_job()
     driver.close()
     assert "was not confirmed: no confirmation" in caplog.text

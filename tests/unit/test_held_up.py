@@ -10,11 +10,11 @@ import pytest
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Unavailable
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
-from headgate.control.master.thread import JobMasterThread
+from headgate.control.master.job_answers import JobAnswers
 from headgate.control.memory.log import MemoryEventLog
 from headgate.testing.faulty_log import LogFault
 
-from ..doubles.jobs import JOB, SETTINGS, Job, OrderedStorage
+from ..doubles.jobs import SETTINGS, Job, OrderedStorage
 from ..doubles.logs import FaultyLog
 
 WAIT = replace(SETTINGS, wait_ms=500)
@@ -40,9 +40,9 @@ def test_who_was_held_up_for_too_long_takes_nobodys_job(monkeypatch: pytest.Monk
     late = DriverMaster(paused, OrderedStorage(log), WAIT, DriverIdentity("late", "0"))
     meanwhile = DriverMaster(log, OrderedStorage(log), WAIT, DriverIdentity("meanwhile", "0"))
     job = Job()
-    original = JobMasterThread.wait_until_read
+    original = JobAnswers.wait_until_read
 
-    def held_up(loop: JobMasterThread, what: str, deadline: Deadline | None = None) -> None:
+    def held_up(loop: JobAnswers, what: str, deadline: Deadline | None = None) -> None:
         original(loop, what, deadline)
         paused.awake.clear()
         SYSTEM_CLOCK.sleep_s(0.1)  # until its thread is held up too
@@ -51,12 +51,12 @@ def test_who_was_held_up_for_too_long_takes_nobodys_job(monkeypatch: pytest.Monk
         SYSTEM_CLOCK.sleep_s(0.6)
         threading.Timer(0.1, paused.awake.set).start()
 
-    monkeypatch.setattr(JobMasterThread, "wait_until_read", held_up)
+    monkeypatch.setattr(JobAnswers, "wait_until_read", held_up)
     try:
         with pytest.raises(Unavailable, match="JobRegistered"):
             late.register_job(Job())
         SYSTEM_CLOCK.sleep_s(0.2)
-        assert ([], 1) == (job.errors, meanwhile.state(JOB).epoch)
+        assert ([], 1) == (job.errors, meanwhile.state().epoch)
     finally:
         meanwhile.close()
         late.close()

@@ -74,7 +74,7 @@ def test_a_large_result_is_released_and_deleted(end: Fact) -> None:
     ]
     assert [attempt(index) for index in range(PARTITIONS)] == named
     failed = DeletionRetrier(SYSTEM_CLOCK, 0.0)
-    deletions = Orders(Announcer(JOB, "master", SYSTEM_CLOCK), failed).all(state)
+    deletions = Orders(Announcer(JOB, "master", SYSTEM_CLOCK), failed).following(state, ())
     for deletion in deletions:
         gone = Deleted(RESULT, deletion.attempts, len(deletion.attempts))
         assert fits(gone)

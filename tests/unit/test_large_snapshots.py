@@ -254,7 +254,7 @@ def test_a_result_that_could_not_be_kept_is_not_promoted(monkeypatch: pytest.Mon
         for number, name in enumerate(OTHERS[:2]):
             state_facts(log, *life(name, number), by=f"task {number}")
             master.await_complete(descriptor(name))
-        bytes_each = records.size_bytes(master.state(JOB).results[OTHERS[0]])
+        bytes_each = records.size_bytes(master.state().results[OTHERS[0]])
         monkeypatch.setattr(records, "KEPT_BYTES_MAX", 2 * bytes_each - 1)
         master.promote_partitions(descriptor(OTHERS[0]), 0)
         limit = f"{2 * bytes_each} bytes about 2 such results"
@@ -262,7 +262,7 @@ def test_a_result_that_could_not_be_kept_is_not_promoted(monkeypatch: pytest.Mon
             master.promote_partitions(descriptor(OTHERS[1]), 0)
         with pytest.raises(Invalid, match=limit):
             master.stop_tracking_partitions(descriptor(OTHERS[1]), "handed over")
-        assert not master.state(JOB).results[OTHERS[1]].kept
+        assert not master.state().results[OTHERS[1]].kept
         master.promote_partitions(descriptor(OTHERS[0]), SYSTEM_CLOCK.now_ms() + 60_000)
 
 
@@ -278,7 +278,7 @@ def test_a_result_is_not_promoted_until_a_time_that_is_past(expires_ms: int) -> 
         master.await_complete(descriptor(OTHERS[0]))
         with pytest.raises(Invalid, match="Name a time, not a length"):
             master.promote_partitions(descriptor(OTHERS[0]), expires_ms)
-        assert not master.state(JOB).results[OTHERS[0]].kept
+        assert not master.state().results[OTHERS[0]].kept
 
 
 def descriptor(result: ResultId) -> ShuffleDescriptor:

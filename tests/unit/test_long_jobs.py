@@ -32,7 +32,6 @@ from headgate.control.model.state import JobState
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
 
-from ..doubles.jobs import JOB as OTHER_JOB
 from ..doubles.jobs import audited, state_facts
 from ..doubles.storages import stored
 
@@ -174,7 +173,7 @@ def test_a_long_job_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = stored(log, 12)
     for number in range(8):
         state_facts(log, ResultRegistered(ResultId(f"bare{number}"), 1, 1, "", ""))
-    driver.unregister_job(OTHER_JOB)
+    driver.unregister_job()
     state = audited(log).state
     assert (5, 15) == (len(state.gone), state.forgotten.results)
 

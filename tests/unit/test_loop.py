@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from contextlib import closing
 
 import pytest
 
@@ -25,7 +26,8 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import ResultId
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.thread import JobMasterThread
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.job_answers import JobAnswers
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
 from headgate.control.model.state import JobState
@@ -37,6 +39,7 @@ from ..doubles.jobs import (
     OPENING,
     REGISTERED,
     RESULT,
+    SETTINGS,
     WAIT_MS,
     Deaf,
     Job,
@@ -123,7 +126,7 @@ def test_a_second_master_fences_the_first() -> None:
     assert audited(log).state.epoch == 2
 
 
-def wait_into(loop: JobMasterThread, waiting: Future[object]) -> None:
+def wait_into(loop: JobAnswers, waiting: Future[object]) -> None:
     try:
         waiting.set_result(loop.wait_for(complete, "completion"))
     except HeadgateError as exc:
@@ -264,12 +267,13 @@ def test_a_wait_has_a_deadline_and_names_what_it_waits_for() -> None:
 
 def test_closing_while_somebody_waits_gives_closed() -> None:
     """Closing a master gives `Closed` to everyone who waits, and to everyone who asks later."""
-    with looping(Deaf(MemoryEventLog())) as loop:
-        waiting: Future[object] = Future()
+    log, me = Deaf(MemoryEventLog()), DriverIdentity("driver", "0")
+    with closing(DriverMaster(log, OrderedStorage(log), SETTINGS, me)) as master:
+        loop, waiting = master.start_job(Job()), Future[object]()
         thread = threading.Thread(target=lambda: wait_into(loop, waiting))
         thread.start()
         answer = loop.ask(REGISTERED)
-        loop.close()
+        master.close()
         thread.join(1.0)
         assert isinstance(answer.exception(1.0), Closed)
         assert isinstance(waiting.exception(1.0), Closed)

@@ -108,7 +108,7 @@ class Written:
         """Place the result as the driver does."""
         store = self.stack.store
         placed, completions = placed_now(self.master, store, LAYOUT, self.reruns, self.descriptor)
-        assert completions == self.master.state(JOB).results[RESULT].totals.completions
+        assert completions == self.master.state().results[RESULT].totals.completions
         return placed.part(0, SUBPARTITIONS)
 
     def after(self, losses: set[int], place: Callable[[], T]) -> T:
@@ -275,7 +275,7 @@ def released(written: Written) -> None:
 
 
 def closed(written: Written) -> None:
-    written.master.unregister_job(JOB)
+    written.master.unregister_job()
     written.master.register_job(written.driver)
 
 
@@ -389,8 +389,8 @@ def test_a_manifest_is_made_after_what_it_lists(written: Written) -> None:
     assert [(1, 7)] == written.stated()
     assert [n for n in EVERY_ROW if n % SUBPARTITIONS == 2] == written.rows(manifest)
     name = written.names(0)[0]
-    attempt = written.master.state(JOB).results[RESULT].production.winners[0]
+    attempt = written.master.state().results[RESULT].production.winners[0]
     written.driver.missing.clear()
-    written.master.report_lost(JOB, LostFact(attempt, name, "tests"))
+    written.master.report_lost(LostFact(attempt, name, "tests"))
     manifest = written.after({0}, lambda: written.environment.manifest_of(stored, 1, 8))
     assert [n for n in EVERY_ROW if n % SUBPARTITIONS == 1] == written.rows(manifest)

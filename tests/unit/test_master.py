@@ -7,11 +7,7 @@ from threading import Event
 import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK
-from headgate.control.contract import (
-    PartitionDescriptor,
-    ProducerDescriptor,
-    ShuffleDescriptor,
-)
+from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import (
     Closed,
     Fenced,
@@ -24,11 +20,12 @@ from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     JobRegistered,
+    ResultRegistered,
     Superseded,
     WayChosen,
 )
 from headgate.control.events.types import Event as Stated
-from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.log import EventLog, Receipt
 from headgate.storage.stores.port import BlobStore
 from headgate.storage.stores.retries import RetrySettings
@@ -59,7 +56,7 @@ def small_job(stack: Stack, log: EventLog, store: BlobStore | None = None) -> No
             produce(stack, environment, descriptor, partition)
         read(stack, environment, master, descriptor)
         master.release_partition_externally(descriptor)
-        master.unregister_job(JOB)
+        master.unregister_job()
     stack.ended()
 
 
@@ -78,7 +75,7 @@ def test_a_commit_in_doubt_loses_no_answer(stack: Stack, nth: int) -> None:
     log = FaultyLog(stack.inner, LogFault("commit", nth, OutcomeUnknown("injected"), after=True))
     with stack.master(log) as master:
         master.register_job(Job())
-        master.unregister_job(JOB)
+        master.unregister_job()
 
 
 @pytest.mark.parametrize("partitions", [0, 1, 7])
@@ -91,7 +88,7 @@ def test_events_of_an_exchange_are_few(stack: Stack, partitions: int) -> None:
         for partition in range(partitions):
             produce(stack, environment, descriptor, partition)
         read(stack, environment, master, descriptor)
-        master.unregister_job(JOB)
+        master.unregister_job()
     assert len(events(stack.inner)) <= 4 * partitions + 2 * SUBPARTITIONS + 10
 
 
@@ -104,8 +101,8 @@ def test_a_way_that_the_log_does_not_take_fails_nothing(stack: Stack, error: Hea
         master.register_job(Job())
         register(master)
         log.fault = LogFault("append", log.calls["append"] + 1, error)
-        master.announce(JOB, WayChosen(RESULT, "direct", 1, 1))
-        master.unregister_job(JOB)
+        master.announce(WayChosen(RESULT, "direct", 1, 1))
+        master.unregister_job()
     assert WayChosen not in map(type, bodies(stack.inner))
 
 
@@ -191,7 +188,7 @@ def test_the_first_of_two_drivers_is_fenced(stack: Stack) -> None:
         with pytest.raises(Fenced):
             first.release_partition_externally(descriptor)
         with pytest.raises(Fenced):
-            first.unregister_job(JOB)
+            first.unregister_job()
         assert descriptor.epoch + 1 == register(second).epoch
     assert [Fenced] == [type(error) for error in job.errors]
 
@@ -244,7 +241,7 @@ def test_objects_of_dead_attempts_go_with_the_job(stack: Stack) -> None:
         state_facts(stack.inner, AttemptStarted(late, "host"), by="late task")
         stack.store.put(f"{LAYOUT.prefix}00/unknown/0/1-1/0", b"left", "w")
         stack.store.put("root/another/00/r/0/1-1/0", b"stays", "w")
-        master.unregister_job(JOB)
+        master.unregister_job()
     assert list(stack.objects) == ["root/another/00/r/0/1-1/0"]
     stack.objects.clear()
     stack.ended()
@@ -262,21 +259,19 @@ def test_failed_attempts_are_deleted_while_the_job_runs(stack: Stack) -> None:
             produce(stack, environment, descriptor, partition)
         state = master.await_complete(descriptor)
         assert failed not in state.production.winners.values()
-        loop = master._threads[JOB]
+        loop = master.answers
         loop.wait_for(lambda s: None if s.results[RESULT].doomed else True, "deletion")
         assert LAYOUT.segment(failed, 0) not in stack.objects
         read(stack, environment, master, descriptor)
 
 
-@pytest.mark.parametrize(("first", "partitions"), [(0, 3), (-1, 2), (2, 1), (0, -1)])
-def test_refused_partitions_are_invalid(stack: Stack, first: int, partitions: int) -> None:
-    """Registering partitions that the result does not have is `Invalid` at once."""
+def test_refused_partitions_are_invalid(stack: Stack) -> None:
+    """To register partitions that the result does not have is `Invalid` at once."""
     with stack.master() as master:
         master.register_job(Job())
-        partition = PartitionDescriptor(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
-        producer = ProducerDescriptor(first, partitions)
+        register(master)
         with pytest.raises(Invalid, match=f"result {RESULT}"):
-            master.register_partition_with_producer(JOB, partition, producer).result(1.0)
+            register(master, PARTITIONS + 1)
 
 
 def test_a_released_result_is_invalid(stack: Stack) -> None:
@@ -292,21 +287,18 @@ def test_a_released_result_is_invalid(stack: Stack) -> None:
             register(master)
 
 
-def test_an_unknown_job_is_invalid(stack: Stack) -> None:
-    """A call for a job that is not registered here is `Invalid`, and the error names the job."""
-    descriptor = ShuffleDescriptor(JobId("nobody"), RESULT, 1, 1, 1)
-    partition = PartitionDescriptor(RESULT, 1, 1, "", "")
+def test_a_master_without_a_job_is_invalid(stack: Stack) -> None:
+    """A call before the registration of a job is `Invalid`."""
+    descriptor = ShuffleDescriptor(JOB, RESULT, 1, 1, 1)
     with stack.master() as master:
         for ask in (
-            lambda: master.unregister_job(descriptor.job),
+            master.unregister_job,
             lambda: master.release_partition_externally(descriptor),
             lambda: master.await_complete(descriptor),
-            lambda: master.state(descriptor.job),
-            lambda: master.register_partition_with_producer(
-                descriptor.job, partition, ProducerDescriptor(0, 1)
-            ),
+            master.state,
+            lambda: register(master),
         ):
-            with pytest.raises(Invalid, match="nobody"):
+            with pytest.raises(Invalid, match="no job is registered"):
                 ask()
 
 
@@ -327,11 +319,9 @@ def test_a_result_is_registered_when_the_log_has_both_facts(stack: Stack, fact: 
         master.register_job(Job())
         error = OutcomeUnknown("injected")
         faulty.fault = LogFault("append", faulty.calls["append"] + fact, error, after=True)
-        partition = PartitionDescriptor(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
+        registered = ResultRegistered(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
         with pytest.raises(OutcomeUnknown, match="injected"):
-            master.register_partition_with_producer(
-                JOB, partition, ProducerDescriptor(0, PARTITIONS)
-            )
+            master.register_partition_with_producer(registered)
 
 
 def test_a_registration_that_failed_may_be_repeated(stack: Stack) -> None:
@@ -342,8 +332,8 @@ def test_a_registration_that_failed_may_be_repeated(stack: Stack) -> None:
             Unavailable, match=f"job {JOB} could not be stored in time: nobody answers"
         ):
             master.register_job(Job())
-        with pytest.raises(Invalid, match=str(JOB)):
-            master.state(JOB)
+        with pytest.raises(Invalid, match="no job is registered"):
+            master.state()
     job = Job()
     with stack.master() as master:
         master.register_job(job)
@@ -364,13 +354,13 @@ def test_ids_of_a_job_that_is_registered_again_do_not_repeat(stack: Stack) -> No
 
 
 def test_a_closed_master_serves_nobody(stack: Stack) -> None:
-    """A closed master knows no job, and a question to one of its loops is `Closed`."""
+    """A closed master knows no job, and a question to it is `Closed`."""
     with stack.master() as master:
         master.register_job(Job())
-        loop = master._threads[JOB]
+        loop = master.answers
         master.close()
         with pytest.raises(Invalid):
-            master.state(JOB)
+            master.state()
         with pytest.raises(Closed):
             loop.ask(JobRegistered("", "", ""))
 
@@ -385,5 +375,5 @@ def test_a_job_can_be_registered_after_its_end(stack: Stack) -> None:
             for partition in range(PARTITIONS):
                 produce(stack, environment, descriptor, partition)
             read(stack, environment, master, descriptor)
-            master.unregister_job(JOB)
+            master.unregister_job()
         stack.ended()

@@ -43,7 +43,7 @@ from headgate.storage.upkeep.object_deletion import ObjectDeleter
 from headgate.testing.faulty_log import LogFault
 
 from ..doubles.group_masters import mastering
-from ..doubles.jobs import HURRIED, JOB, OPENING, RESULT, Job, bodies, events, produced
+from ..doubles.jobs import HURRIED, OPENING, RESULT, Job, bodies, events, produced
 from ..doubles.logs import STEP_EVENTS_MAX, FaultyLog
 from ..doubles.stacks import LAYOUT, PARTITIONS, WAIT_MS, Stack, produce, read, register
 
@@ -72,7 +72,7 @@ def small_job(stack: Stack, driver: DriverMaster) -> None:
             produce(stack, environment, descriptor, partition)
         read(stack, environment, driver, descriptor)
         driver.release_partition_externally(descriptor)
-        driver.unregister_job(JOB)
+        driver.unregister_job()
 
 
 def test_a_job_of_a_session() -> None:
@@ -96,7 +96,7 @@ def test_a_promoted_result_takes_the_markers_of_its_job_with_it() -> None:
         driver.await_complete(descriptor)
         stack.store.put(marker, b"key", "w")
         driver.promote_partitions(descriptor, SYSTEM_CLOCK.now_ms() + 500)
-        driver.unregister_job(JOB)
+        driver.unregister_job()
         assert marker in stack.objects
         deadline = Deadline.after(WAIT_S)
         while stack.objects and not deadline.passed:
@@ -111,15 +111,15 @@ def test_the_driver_hears_of_what_the_log_shows_only() -> None:
     with mastering(stack, slow), driving(stack) as driver:
         driver.register_job(Job())
         slow.may_commit.clear()
-        loop = driver._threads[JOB]
+        loop = driver.answers
         answer = loop.ask(JobRegistered(SESSION, "0", "again"))
         with pytest.raises(TimeoutError):
             answer.result(0.1)
-        assert driver.state(JOB).epoch == 1
+        assert driver.state().epoch == 1
         slow.may_commit.set()
         assert [2] == [decision.epoch for decision in answer.result(1.0)]  # type: ignore[union-attr]
         driver.register_job(Job())
-        driver.unregister_job(JOB)
+        driver.unregister_job()
     stack.ended()
 
 
@@ -259,7 +259,7 @@ def test_a_job_notices_a_delay_when_masters_go() -> None:
         with pytest.raises(Unavailable, match="no master has answered"):
             driver.release_partition_externally(descriptor)
         with mastering(stack, slot="two"):
-            driver.unregister_job(JOB)
+            driver.unregister_job()
     stack.ended()
 
 
@@ -281,7 +281,7 @@ def test_the_first_of_two_drivers_is_fenced() -> None:
         with pytest.raises(Fenced):
             first.release_partition_externally(descriptor)
         assert descriptor.epoch + 1 == register(second).epoch
-        second.unregister_job(JOB)
+        second.unregister_job()
     assert [Fenced] == [type(error) for error in job.errors]
     stack.ended()
 
@@ -301,13 +301,13 @@ def test_a_job_keeps_its_mode(first: str, then: str) -> None:
             ):
                 other.register_job(Job())
             if first == SESSION:
-                driver.unregister_job(JOB)
+                driver.unregister_job()
                 assert before < len(bodies(stack.inner))
             else:
                 assert before == len(bodies(stack.inner))
         with driving(stack, first) as driver:
             driver.register_job(Job())
-            driver.unregister_job(JOB)
+            driver.unregister_job()
     stack.ended()
 
 
@@ -317,7 +317,7 @@ def test_a_master_whose_slot_is_taken_ends() -> None:
     with mastering(stack) as former, driving(stack) as driver:
         driver.register_job(Job())
         with mastering(stack) as successor:
-            driver.unregister_job(JOB)
+            driver.unregister_job()
             deadline = Deadline.after(_PATIENT_MS / 1000)
             while not former and not deadline.passed:
                 SYSTEM_CLOCK.sleep_s(0.01)
@@ -360,7 +360,7 @@ def test_any_one_call_of_a_masters_log_may_fail(
             if operation == "append":
                 with mastering(stack, slot="next"):
                     driver.register_job(Job())
-                    driver.unregister_job(JOB)
+                    driver.unregister_job()
         stack.ended()
         if faulty.calls[operation] < nth:
             return
@@ -377,5 +377,5 @@ def test_the_result_is_named() -> None:
         with pytest.raises(Unavailable, match=f"partitions of result {RESULT}") as caught:
             driver.await_complete(descriptor)
         assert "no master" not in str(caught.value)
-        driver.unregister_job(JOB)
+        driver.unregister_job()
     stack.ended()

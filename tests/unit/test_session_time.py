@@ -386,7 +386,7 @@ def test_a_master_looks_by_itself() -> None:
         driver.register_job(Job())
         state_facts(stack.inner, JOBS[0], registered, *LIVED[1:], clock=SYSTEM_CLOCK)
         assert (wait_until_over(stack.inner, JOBS[0]).closed or "").startswith("its driver was")
-        assert driver.state(JOB).registered
+        assert driver.state().registered
         driver.close()
 
 
@@ -402,9 +402,9 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
     state_facts(log, JOB, *LIVED[1:-1], promoted, clock=SYSTEM_CLOCK)
     deadline = Deadline.after(5.0)
     while not storage.deleted:
-        assert not deadline.passed, driver.state(JOB)
+        assert not deadline.passed, driver.state()
         SYSTEM_CLOCK.sleep_s(0.02)
-    driver.unregister_job(JOB)
+    driver.unregister_job()
     ticks = [r.event.body for r in events(log, JOB) if isinstance(r.event.body, Tick)]
     assert [True] == [tick.now_ms >= over_ms for tick in ticks]
     assert "expired" == audited(log, JOB).state.results[RESULT].fate.released
@@ -421,9 +421,9 @@ def test_a_driver_asks_for_the_time_under_a_name_of_its_own() -> None:
     state_facts(log, JOB, *LIVED[1:-1], promoted, clock=SYSTEM_CLOCK)
     deadline = Deadline.after(5.0)
     while not (beats := log.read_beats(None, deadline)):
-        assert not deadline.passed, driver.state(JOB)
+        assert not deadline.passed, driver.state()
         SYSTEM_CLOCK.sleep_s(0.02)
-    driver.unregister_job(JOB)
+    driver.unregister_job()
     assert JOB not in beats
 
 
@@ -444,10 +444,10 @@ def test_a_driver_does_not_wait_for_the_time() -> None:
     state_facts(log, JOB, *LIVED[1:-1], PromoteRequested(RESULT, 2**60), clock=SYSTEM_CLOCK)
     deadline = Deadline.after(5.0)
     while not asked:
-        assert not deadline.passed, driver.state(JOB)
+        assert not deadline.passed, driver.state()
         SYSTEM_CLOCK.sleep_s(0.02)
     SYSTEM_CLOCK.sleep_s(0.3)
-    driver.unregister_job(JOB)
+    driver.unregister_job()
     (waits_s,) = asked
     assert waits_s < settings.wait_ms / 2_000
 
@@ -470,6 +470,6 @@ def test_a_driver_whose_clock_is_days_off_deletes_in_time(ahead: int) -> None:
     there.at_ms = over_ms
     deadline = Deadline.after(5.0)
     while not storage.deleted:
-        assert not deadline.passed, driver.state(JOB)
+        assert not deadline.passed, driver.state()
         SYSTEM_CLOCK.sleep_s(0.02)
-    driver.unregister_job(JOB)
+    driver.unregister_job()

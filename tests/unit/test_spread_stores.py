@@ -19,7 +19,7 @@ from headgate.storage.stores.port import BlobStore, PendingUpload
 from headgate.storage.stores.s3 import store as s3_store
 from headgate.storage.stores.spread import SpreadBlobStore
 
-from ..doubles.jobs import JOB, Job
+from ..doubles.jobs import Job
 from ..doubles.stacks import Stack, produce, register, stack
 
 __all__ = ["stack"]
@@ -199,6 +199,6 @@ def test_a_driver_with_other_buckets_is_refused(stack: Stack) -> None:
             other.register_job(Job())
     with stack.master(address="memory://a/ , memory://b") as heir:
         heir.register_job(Job())
-        heir.unregister_job(JOB)
+        heir.unregister_job()
     with stack.master(address=turned) as anew:
         anew.register_job(Job())

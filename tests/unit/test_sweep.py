@@ -280,14 +280,14 @@ def test_what_is_promoted_is_known_when_the_log_is_gone(
     driver.register_job(Job())
     state_facts(world.log, *LIVED[1:], *OTHER)
     state_facts(world.log, *[PromoteRequested(result, over_ms) for result in promoted])
-    driver.unregister_job(JOB)
+    driver.unregister_job()
     world.log.expire(JOB, world.log.follow(JOB, None).end())
     assert [] == events(world.log)
     second = DriverMaster(world.log, world.storage, SETTINGS, DriverIdentity("second", "0"))
     second.register_job(Job())
-    state = second.state(JOB)
+    state = second.state()
     assert (2, list(promoted)) == (state.epoch, [n for n, r in state.results.items() if r.kept])
-    second.unregister_job(JOB)
+    second.unregister_job()
     kept = {attempt(0, 1), attempt(1, 2)}
     assert set() == kept & world.storage.deleted
     world.log.expire(JOB, world.log.follow(JOB, None).end())

@@ -30,10 +30,10 @@ class MasterNews:
     reruns: Reruns
 
     def state(self) -> JobState:
-        return self.master.state(self.descriptor.job)
+        return self.master.state()
 
     def report(self, lost: LostFact) -> tuple[int, ...]:
-        self.master.report_lost(self.descriptor.job, lost)
+        self.master.report_lost(lost)
         return ()
 
     def wait(self, result: ResultId, answer_of: Callable[[JobState], T | None]) -> T | None:

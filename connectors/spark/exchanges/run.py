@@ -17,9 +17,9 @@ import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from ....control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
+from ....control.contract import ShuffleDescriptor
 from ....control.errors import Closed, Corrupt, Fenced, Unavailable
-from ....control.events.types import WayChosen
+from ....control.events.types import ResultRegistered, WayChosen
 from ....control.ids import ResultId, again_name, combined_name, exchange_name
 from ....control.model.state import ResultState
 from ....storage.format.segment import Longs
@@ -126,7 +126,7 @@ class Exchanger:
         stored_max = self.current.exchanges.driver_read_bytes if takes_messages else 0
         if (read := read_by_driver(task, self.results.store, stored_max)) is not None:
             messages, consumed = read
-            self.results.master.announce(self.results.worker.job, consumed)
+            self.results.master.announce(consumed)
             return self.door.tasks.of_messages(messages)
         return self.door.tasks.without_input(task.count, ship(task.frames))
 
@@ -227,7 +227,7 @@ class ExchangeRun:
     def _write(self, result: ResultId, stage: MapStage, pending: list[ShuffleDescriptor]) -> Source:
         """Register a result, write it, and wait until it may be read."""
         spec, results = self.spec, self.exchanger.results
-        registration = PartitionDescriptor(
+        registration = ResultRegistered(
             result,
             stage.count,
             spec.subpartitions,
@@ -241,9 +241,7 @@ class ExchangeRun:
         pending.append(descriptor)
         with self.exchanger.progress.of(result, results.state_of):
             # the log has the registration when this returns, so tasks may begin
-            registered = results.master.register_partition_with_producer(
-                results.worker.job, registration, ProducerDescriptor(0, stage.count)
-            )
+            registered = results.master.register_partition_with_producer(registration)
             rows = writing.run(exchange_name(result, spec.label))
             try:
                 registered.result(results.worker.wait_s)
@@ -285,7 +283,7 @@ class ExchangeRun:
         if prediction.way == DIRECT:
             gets, took_s = prediction.reading.gets, prediction.reading_s
         way = WayChosen(self.spec.result, str(prediction.way), gets, round(took_s * 1000))
-        self.exchanger.results.master.announce(self.exchanger.results.worker.job, way)
+        self.exchanger.results.master.announce(way)
 
     def _combine(
         self, source: Source, size: ExchangeSize, prediction: Prediction

@@ -118,7 +118,7 @@ class StoredResults:
 
     @property
     def state(self) -> JobState:
-        return self.master.state(self.worker.job)
+        return self.master.state()
 
     def state_of(self, result: ResultId) -> ResultState | None:
         return self.state.results.get(result)
@@ -329,7 +329,7 @@ class StoredResults:
 
     def remove_unused(self, needed: Collection[ResultId]) -> tuple[ResultId, ...]:
         """Release the complete results that nothing needs, and return their names."""
-        return self.master.remove_unused(self.worker.job, self.in_use.union(needed))
+        return self.master.remove_unused(self.in_use.union(needed))
 
     def close(self) -> None:
         """Let nothing in Spark read a result any more, and release none: all of the job is about to
