@@ -19,7 +19,7 @@ export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 # Python is started hundreds of times, and would compile all that it imports each time.
 unexport SPARK_HOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg test-comet bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak counts scale lock java browser
+.PHONY: help setup demo quick test test-slow test-all lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg test-comet bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak counts scale lock java browser
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,8 +55,17 @@ $(CLASSES): $(INSTALLED) tests/quick_java.py | java
 # Files go to the workers in their own order: the longest ones have few tests, and would else come last.
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 
-test: $(CLASSES)  ## the tests that need no service
-	@$(BIN)/python -m pytest -n 2 $(SIDE_BY_SIDE) $(ARGS)
+quick: $(INSTALLED)  ## the tests without Spark that take a minute
+	@$(BIN)/python -m pytest -n 2 $(SIDE_BY_SIDE) -m "not spark and not slow and not real and not package" $(ARGS)
+
+test: $(CLASSES)  ## the tests that need no service and take some minutes
+	@$(BIN)/python -m pytest -n 2 $(SIDE_BY_SIDE) -m "not slow and not real and not package" $(ARGS)
+
+test-slow: $(CLASSES)  ## the others that need no service, except those that `make test-real` repeats
+	@$(BIN)/python -m pytest -n 2 $(SIDE_BY_SIDE) -m "slow and not repeated and not real and not package" $(ARGS)
+
+test-all: $(CLASSES)  ## all tests that need no service
+	@$(BIN)/python -m pytest -n 2 $(SIDE_BY_SIDE) -m "not real and not package" $(ARGS)
 
 # A checker that finds no files reports success: each count is held against the files on disk.
 lint: $(INSTALLED)  ## ruff, who may import whom, and hadolint

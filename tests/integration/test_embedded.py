@@ -68,6 +68,7 @@ def stack() -> Iterator[EmbeddedStack]:
         yield started
 
 
+@pytest.mark.slow
 def test_an_executor_reaches_broker_and_store(stack: EmbeddedStack) -> None:
     """Another process reads back what it wrote to broker and store, without noise on stderr."""
     where = (stack.bootstrap, stack.endpoint, stack.bucket)
@@ -101,6 +102,7 @@ def test_close_ends_the_child() -> None:
     assert stack.child.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [PARENT, FORKING_PARENT], ids=["alone", "forked"])
 def test_dies_with_a_killed_parent(program: str) -> None:
     """The stack ends when its parent is killed by SIGKILL, even if a fork of the parent holds the

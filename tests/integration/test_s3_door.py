@@ -89,6 +89,7 @@ def moto() -> Iterator[str]:
         yield endpoint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["get", "range", "put", "delete", "list"])
 @pytest.mark.parametrize(
     ("status", "code", "expected", "says"),
@@ -242,6 +243,7 @@ def test_check_lists_only_what_it_was_told() -> None:
     assert ["jobs/of a team/"] == parse_qs(urlsplit(url).query)["prefix"]
 
 
+@pytest.mark.slow
 def test_check_waits_for_a_store_that_starts() -> None:
     """A check outlives as many refusals and errors as its deadline has time for."""
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -98,6 +98,7 @@ def test_a_throttled_put_is_sent_again_without_looking(clock: StillClock) -> Non
 THROTTLED = {"get": "gets", "range": "gets", "put": "puts", "delete": "deletes", "list": "lists"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS)
 def test_a_throttled_answer_is_counted_by_its_kind(clock: StillClock, act: str) -> None:
     """Each try that is answered with SlowDown counts as a request and as throttled."""

@@ -103,6 +103,7 @@ def test_a_listing_that_does_not_end(act: str, pages: list[str], requests: int, 
         assert requests == len(server.seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [*READS, "delete", "abort"])
 @pytest.mark.parametrize(
     ("status", "body"),

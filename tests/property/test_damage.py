@@ -223,6 +223,7 @@ def test_a_truncated_object_is_found(codec: str, which: int, place: float, limit
     assert all(names_range(error, name, range(at, len(body))) for error in errors.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", KINDS)
 def test_a_missing_object_is_lost(codec: str) -> None:
     """Readers of a missing object get `Lost`, which names object and partition; other readers are
@@ -317,6 +318,7 @@ def same(left: Source, right: Source) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_flip_anywhere_in_a_footer_is_harmless_or_found() -> None:
     """A flipped bit anywhere behind the last batch leaves the index right, or makes it
     `Corrupt`."""
@@ -407,6 +409,7 @@ def with_another(
     return sources[chosen], read_all(whole, whole.objects, given)
 
 
+@pytest.mark.slow
 @given(st.integers(0, SUBPARTITIONS - 2), st.sampled_from([-1, 1, 1000]), NAMES)
 def test_another_count_of_rows_is_found(at: int, more: int, which: int) -> None:
     """Sound bytes with another number of rows than announced are `Corrupt`."""

@@ -62,6 +62,7 @@ def expected(sides: Sequence[Rows]) -> list[tuple[Any, list[list[int]]]]:
     ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(KEYS, max_size=40), min_size=1, max_size=2), st.integers(1, 9))
 def test_what_does_not_fit_is_merged(sides: list[Rows], batch_rows: int) -> None:
     """Groups that do not fit are merged from files in order, and no more is held than one group
@@ -77,6 +78,7 @@ def test_what_does_not_fit_is_merged(sides: list[Rows], batch_rows: int) -> None
             assert expected(sides) == groups
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, max_size=60), st.integers(1, 9), st.sampled_from([0, 50, 100, 400]))
 def test_a_group_that_does_not_fit_is_streamed(
     rows: Rows, batch_rows: int, most_bytes: int
@@ -99,6 +101,7 @@ def test_rows_without_keys() -> None:
     assert [(0, 2)] == list(pairwise(groups.sides[0].starts.tolist()))
 
 
+@pytest.mark.slow
 def test_pieces_on_disk_are_bounded_by_their_bytes() -> None:
     """Wide rows behind narrow ones are read from disk a few at a time."""
     rows = side([(at // 500, "x" * (1 if at < 4_500 else 5_000)) for at in range(5_000)], 5_000)

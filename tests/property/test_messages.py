@@ -17,6 +17,7 @@ from headgate.storage.format.messages import pack
 from ..doubles.segments import CODECS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [None, *CODECS])
 def test_bytes_cut_short_are_never_fewer_rows(packed: str | None) -> None:
     """Bytes that end too early are `Corrupt`, wherever they end, and whether or not they are

@@ -318,6 +318,7 @@ WORLDS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(0, 12), st.sampled_from([1, SUBPARTITIONS]))
 @settings(max_examples=80)
 def test_a_gate_reads_while_writers_write(data: st.DataObject, head: int, count: int) -> None:

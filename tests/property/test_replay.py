@@ -83,6 +83,7 @@ def test_a_replay_gives_the_same_state_and_decisions(records: list[Recorded]) ->
     assert (len(facts), len(recorded)) == (replay.facts, replay.decisions)
 
 
+@pytest.mark.slow
 @MANY
 @given(logs(), st.data())
 def test_a_dropped_decision_is_found(records: list[Recorded], data: st.DataObject) -> None:

@@ -107,6 +107,7 @@ def test_every_row_comes_back_once_in_its_subpartition(
         assert at == subpartitions - 1
 
 
+@pytest.mark.slow
 @given(st.data(), SCHEMAS.filter(len), st.integers(500, 1_000), st.sampled_from(CODECS), LIMITS)
 @settings(max_examples=10)
 def test_many_columns_of_few_rows_come_back(
@@ -134,6 +135,7 @@ def test_many_columns_of_few_rows_come_back(
         assert sum(part.rows.num_rows for part in all_parts) == read.num_rows
 
 
+@pytest.mark.slow
 @given(st.data(), SCHEMAS, COUNTS, st.sampled_from(CODECS), LIMITS, BORDERS, st.integers(0, 5_000))
 def test_stretches_have_the_same_rows(
     data: st.DataObject,
@@ -292,6 +294,7 @@ def test_a_range_is_the_concatenation_of_its_subpartitions(
         assert single[-1] == written.read(subpartitions - 1, 1, whole.part(subpartitions - 1, 1))
 
 
+@pytest.mark.slow
 @given(st.data(), SCHEMAS, COUNTS, st.sampled_from(CODECS), LIMITS)
 def test_a_segment_is_an_arrow_file(
     data: st.DataObject, schema: pa.Schema, subpartitions: int, codec: str, limits: Limits

@@ -78,6 +78,7 @@ def followed(replay: Replay, records: Sequence[Recorded]) -> Replay:
     return replay
 
 
+@pytest.mark.slow
 @MANY
 @given(HISTORIES)
 def test_any_state_survives(facts: list[Fact]) -> None:
@@ -102,6 +103,7 @@ def test_a_snapshot_and_the_rest_is_the_whole(facts: list[Fact], late: list[int]
         assert rest.first == whole.first
 
 
+@pytest.mark.slow
 @MANY
 @given(HISTORIES, st.integers(1, 4))
 def test_only_what_changed_is_written(facts: list[Fact], stride: int) -> None:
@@ -127,6 +129,7 @@ def test_only_what_changed_is_written(facts: list[Fact], stride: int) -> None:
     assert kept(snapshots.end(standing), stored) == {}
 
 
+@pytest.mark.slow
 @given(HISTORIES, st.lists(st.integers(0, 20), min_size=5, max_size=20))
 def test_a_snapshot_stands_until_the_next_is_whole(facts: list[Fact], choices: list[int]) -> None:
     """Masters that write each record in a step of its own die after any of them, and the next one
@@ -207,6 +210,7 @@ def test_large_results_are_cut() -> None:
         snapshots.read(JOB, after | {f"{JOB}/{RESULTS[0]}/1": kept(small)[f"{JOB}/{RESULTS[0]}"]})
 
 
+@pytest.mark.slow
 @MANY
 @given(HISTORIES, st.data())
 def test_damage_is_noticed(facts: list[Fact], data: st.DataObject) -> None:

@@ -46,6 +46,7 @@ def capitals(text: str, which: list[bool]) -> str:
     return "".join(c.upper() if up else c for c, up in zip(text, which, strict=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", named("bytes", "ms", "_s"), ids=lambda option: option.name)
 @given(amount=AMOUNTS, which=st.lists(st.booleans(), min_size=3, max_size=3))
 def test_a_suffix_stands_for_its_number(option: Option, amount: int, which: list[bool]) -> None:

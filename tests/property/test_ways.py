@@ -265,6 +265,7 @@ def test_combined_rows_take_the_requests_that_were_predicted(
     assert abs(prediction.combining.puts - expected) <= 0.25 * expected + way.bundles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fetch_bytes", [10_000, 60_000])
 @pytest.mark.parametrize("hot", [0.3, 0.99])
 @pytest.mark.parametrize(("merges", "empty"), [(True, 0), (True, 2), (False, 0)])
@@ -380,6 +381,7 @@ def test_a_hot_subpartition_keeps_its_pieces() -> None:
         assert pieces.max() <= 1.5 * limits.segment_bytes + sizes[:, at].max()
 
 
+@pytest.mark.slow
 @given(
     partitions=st.integers(500, 20_000),
     subpartitions=st.integers(1, 20_000),

@@ -12,6 +12,7 @@ from .world import simulate
 SEEDS_MAX = 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("always:name seed")
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_seen(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

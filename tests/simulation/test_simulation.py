@@ -27,7 +27,10 @@ def outcome_of(seed: int) -> Outcome:
     return simulate(seed)
 
 
-@pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
+LATER = [pytest.param(start, marks=pytest.mark.slow) for start in range(BLOCK, SEEDS, BLOCK)]
+
+
+@pytest.mark.parametrize("start", [0, *LATER])
 def test_what_must_hold_does(start: int) -> None:
     """No seed breaks a guarantee; a failing seed is named."""
     outcomes = [outcome_of(seed) for seed in range(start, start + BLOCK)]
@@ -43,12 +46,14 @@ def test_an_undisturbed_job_has_no_faults_and_leaves_nothing() -> None:
     assert 0 == outcome.left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 def test_each_call_may_fail(share: int) -> None:
     """A small job comes to its end whichever single chance for a fault is taken."""
     fail_each(SMALL, 1 + share, SHARES)
 
 
+@pytest.mark.slow
 def test_calls_of_a_session_may_fail() -> None:
     """A small session job comes to its end whichever single chance is taken, of those that are
     tried."""
@@ -65,6 +70,7 @@ def fail_each(seed: int, first: int, every: int) -> None:
     assert all(1 == outcome.faults.total() for outcome in outcomes.values())
 
 
+@pytest.mark.slow
 def test_calls_of_a_job_that_combines_may_fail() -> None:
     """A small job that combines its objects comes to its end whichever single chance is taken, of
     those that are tried."""
@@ -72,6 +78,7 @@ def test_calls_of_a_job_that_combines_may_fail() -> None:
     fail_each(SMALL_COMBINING, 1, EVERY)
 
 
+@pytest.mark.slow
 def test_combined_results_have_every_fate() -> None:
     """Results are combined, are read as they are because that fails, and are made again."""
     fates: Counter[str] = Counter()
@@ -80,6 +87,7 @@ def test_combined_results_have_every_fate() -> None:
     assert {"combined", "not read", "made again", "read after a loss"} == set(fates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_job_of_many_exchanges(seed: int, chained: bool) -> None:
@@ -90,6 +98,7 @@ def test_a_job_of_many_exchanges(seed: int, chained: bool) -> None:
     assert outcome.faults.total() > MANY
 
 
+@pytest.mark.slow
 def test_one_seed_has_one_history() -> None:
     """Two runs of a seed have the same trace, even in a process with another hash seed."""
     seeds = (3, 8, 21)

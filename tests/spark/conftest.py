@@ -21,6 +21,10 @@ from ..quick_java import QUICK_JAVA
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 ROOT = Path(__file__).resolve().parents[2]
+IN_MAKE_TEST = {
+    f"test_{name}"
+    for name in ("actions", "attach", "caches", "commands", "grouped", "offload", "repartition")
+}
 READ_BY_TASKS = {"spark.headgate.driver.read.bytes": "0"}
 collect_ignore = [
     f"test_{name}.py" for name in ("comet", "iceberg") if f"{name.upper()}_JAR" not in os.environ
@@ -35,12 +39,23 @@ class Place:
     conf: dict[str, str]
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker("spark")
+            if item.path.stem not in IN_MAKE_TEST:
+                item.add_marker("slow")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the stacks of each test: embedded and real, or real only for a module marked as real.
     A module with a `place` fixture of its own uses that alone."""
     if "place" in metafunc.fixturenames and not hasattr(metafunc.module, "place"):
         is_real = metafunc.definition.get_closest_marker("real") is not None
-        names = [*([] if is_real else ["embedded"]), pytest.param("real", marks=pytest.mark.real)]
+        twice = pytest.param("embedded", marks=pytest.mark.repeated)
+        names = [*([] if is_real else [twice]), pytest.param("real", marks=pytest.mark.real)]
         metafunc.parametrize("place", names, indirect=True, scope="module")
 
 

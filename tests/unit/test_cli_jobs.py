@@ -187,6 +187,7 @@ def test_a_report_has_the_exchanges_of_the_log(log: KeptLog, objects: Objects) -
     assert ran("report", "--job", "nobody")[0] == 2
 
 
+@pytest.mark.slow
 def test_every_command_that_prints_speaks_json(log: KeptLog, objects: Objects) -> None:
     """Each command prints nothing but JSON objects with --json, with the same exit code."""
     exchange(log, objects, close=False)

@@ -50,6 +50,7 @@ def test_what_is_available_is_asked(log: KeptLog, objects: Objects) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

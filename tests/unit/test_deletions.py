@@ -82,6 +82,7 @@ def test_a_crash_between_commit_and_delete_is_made_up_for() -> None:
     assert [body for body in bodies(log) if isinstance(body, Consumable)][1:] == []
 
 
+@pytest.mark.slow
 def test_a_close_waits_for_as_long_as_objects_go() -> None:
     """A close waits for any number of objects, as long as some are deleted during each wait."""
     log = MemoryEventLog()

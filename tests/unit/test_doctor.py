@@ -90,6 +90,7 @@ def test_doctor_proves_an_empty_folder(tmp_path: Path) -> None:
     assert [] == [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_doctor_takes_all_names_of_a_python_for_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

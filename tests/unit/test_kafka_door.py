@@ -237,6 +237,7 @@ def test_nobody_there_is_one_clear_error(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [

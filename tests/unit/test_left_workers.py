@@ -104,6 +104,7 @@ def is_there(process: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("word", ["early", "late", "idle"])
 def test_a_worker_that_the_jvm_leaves_says_nothing(folder: Path, word: str, kills: bool) -> None:

@@ -97,6 +97,7 @@ def test_numbers_are_those_of_the_reports(timed: TimedLog) -> None:
     assert 1 == shown["headgate_job_info", "tests", "other", "per-job", "0.1.0"]
 
 
+@pytest.mark.slow
 def test_twenty_exchanges_agree_to_the_byte(log: KeptLog, objects: Objects) -> None:
     """The bytes of metrics, report, list of jobs, fsck and bucket are the same number."""
     for number in range(20):

@@ -119,6 +119,7 @@ FAILURES = [
 CALLS_MAX = 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "error", "after"),
     FAILURES,

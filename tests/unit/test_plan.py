@@ -126,6 +126,7 @@ def test_a_group_fits_half_the_cache() -> None:
     assert 2 * group * 64 * 100_000 <= limits.cache_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("whole", "requests"),
     [
@@ -186,6 +187,7 @@ def test_what_is_large_by_itself_waits_for_its_reader() -> None:
     assert [] == list(read_on(deployment(mixed, group - 1), limits))
 
 
+@pytest.mark.slow
 def test_uneven_subpartitions_fill_their_groups() -> None:
     """Groups that exceed the limit by little are not halved: a process sends few more requests
     than the bytes need."""

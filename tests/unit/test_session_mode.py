@@ -335,6 +335,7 @@ FAILURES: list[tuple[str, HeadgateError, bool]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "error", "after"),
     FAILURES,

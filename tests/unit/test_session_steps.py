@@ -303,6 +303,7 @@ def test_a_fact_that_nobody_can_decide_stops_its_job_only(
     assert ([], 2) == (deciders(log, JOBS[0]), len(deciders(log, JOBS[1])))
 
 
+@pytest.mark.slow
 def test_a_loss_below_a_long_chain_is_decided() -> None:
     """A loss at the start of a long chain of nondeterministic results orders all of them again, in
     order."""

@@ -72,6 +72,7 @@ def test_a_small_manifest_travels() -> None:
     assert [] == list(store.list(""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sources", "subpartitions"), [(100, 500), (1000, 40), (9, 2000)])
 def test_every_subpartition_finds_its_shard(sources: int, subpartitions: int) -> None:
     """A shard holds exactly the part of the manifest that its readers need."""

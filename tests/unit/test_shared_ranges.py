@@ -335,6 +335,7 @@ def read_by(workers: int, written: Written, folder: Path) -> tuple[StoreInRounds
     return store, rows
 
 
+@pytest.mark.slow
 def test_workers_do_not_wait_for_the_same_requests_one_after_the_other(tmp_path: Path) -> None:
     """Workers that want the same ranges request different ones at the same time: eight of them wait
     for the store a third as often as one, at most. They send the same requests together, and each

@@ -158,6 +158,7 @@ def test_further_objects_cost_what_is_in_them(monkeypatch: pytest.MonkeyPatch) -
     assert in_memory == [0] * objects
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [True, False])
 def test_many_columns_do_not_ask_for_more_room(files: bool) -> None:
     """Many columns of many subpartitions are stored without a further copy of the rows, as one
@@ -334,6 +335,7 @@ def watched() -> Iterator[pa.MemoryPool]:
         pa.set_memory_pool(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hot", [False, True])
 def test_memory_does_not_grow_with_the_partition(hot: bool) -> None:
     """A partition of a hundred segments takes no more memory than a few of them and some batches,

@@ -30,6 +30,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "link", "folder", "zip", "module", "package"])
 def test_an_application_sees_what_it_sees_in_plain_python(tmp_path: Path, kind: str) -> None:
     """Its module, path and arguments are the same, also for a thread that outlives its main."""
@@ -64,6 +65,7 @@ def test_the_error_of_an_application_without_pyspark(
     assert ("pip install 'pyspark-headgate[spark]'" in done.stderr.splitlines()[-1]) == noted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["", "/opt/python"])
 def test_workers_run_the_python_of_the_notebook(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str

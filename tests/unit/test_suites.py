@@ -47,6 +47,7 @@ def run(folder: Path, *modules: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 def test_the_tour_shows_what_a_user_writes(tmp_path: Path) -> None:
     """A store and a log pass their suites with the few lines that the tour shows."""
     snippets = [textwrap.dedent(snippet) for snippet in SNIPPET.findall(TOUR.read_text())]

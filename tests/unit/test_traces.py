@@ -198,6 +198,7 @@ def test_a_collector_that_refuses(status: int, error: type[Exception]) -> None:
         traces.send(endpoint, [span])
 
 
+@pytest.mark.slow
 def test_a_collector_that_takes_a_part() -> None:
     """Spans that a collector drops are an error, though it answers with success. An answer that
     says nothing of that, or is no JSON, is one of success."""

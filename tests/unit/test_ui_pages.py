@@ -169,6 +169,7 @@ def test_times_of_partitions_follow_the_log(timed: TimedLog, viewer: Viewer) -> 
     assert (180, 10, 99) == tuple(columns[name][0] for name in ("Deleted", "rows", "bytes"))
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions_take_less_than_a_second(timed: TimedLog) -> None:
     """A page of an exchange with 10,000 partitions takes less than a second of a processor."""
     job = ScriptedJob(timed, "wide")
