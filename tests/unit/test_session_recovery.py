@@ -329,7 +329,8 @@ def test_a_question_is_answered_that_comes_while_a_driver_opens_anew() -> None:
                 asked.append(loop.ask(ReleaseRequested(RESULT, "asked")))
                 drive(log, Storage(), steps)
                 assert read_snapshots(log, JOB, deadline)[JOB].position > before
-            return super().read_state(job, deadline, whole)
+            state: dict[str, bytes] = super().read_state(job, deadline, whole)
+            return state
 
     faulty, settings = Asking(log), replace(OFTEN, wait_ms=1_000, mode=SESSION)
     with (

@@ -265,7 +265,7 @@ def test_a_head_that_goes_while_a_master_starts_begins_it_anew() -> None:
         def read_state(
             self, job: JobId | None, deadline: Deadline, whole: bool = False
         ) -> dict[str, bytes]:
-            stored = super().read_state(job, deadline, whole)
+            stored: dict[str, bytes] = super().read_state(job, deadline, whole)
             if self.calls["read_state"] == 1:
                 go_on("second", produced(0, 2), produced(1, 3))
                 log.expire(JOB, read_snapshots(log, JOB, deadline)[JOB].position)
