@@ -30,6 +30,7 @@ START_NO_JOBS = ("connectors/spark/patches/", "connectors/spark/tasks/")
 
 QUESTIONS = {"What", "Whether", "Of", "How", "Where", "Whoever"}
 EMPTY = {"found", "one", "held", "told", "said"}
+OF_THE_WHOLE = {"house", "packaging", "suites"}
 FORBIDDEN = {"manager", "helper", "util", "data", "info", "process", "misc"}
 PLURALS = {f"{word}s" for word in FORBIDDEN}
 PLAIN = set(Path(__file__).with_name("plain_words.txt").read_text().split())
@@ -269,6 +270,18 @@ def test_tests_import_the_package() -> None:
         for path in files_of_tests()
         for module, level in imports(path)
         if not level and module.split(".")[0] in bare
+    ]
+    assert wrong == []
+
+
+def test_tests_are_named_after_modules() -> None:
+    """A unit or property test of a module begins with its name, so that it can be found."""
+    modules = {path.stem for path in sources() if not path.stem.startswith("test_")}
+    wrong = [
+        name_of(path)
+        for path in sources()
+        if name_of(path).startswith(("tests/unit/test_", "tests/property/test_"))
+        and not any(f"{path.stem}_".startswith(f"test_{name}_") for name in modules | OF_THE_WHOLE)
     ]
     assert wrong == []
 

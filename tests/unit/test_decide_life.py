@@ -1,6 +1,6 @@
 """Check the tables of docs/life.md: every event in every state.
 
-Print the page anew with `python -c "from tests.unit.test_life import page; print(page())"`.
+Print the page anew with `python -c "from tests.unit.test_decide_life import page; print(page())"`.
 """
 
 from __future__ import annotations
