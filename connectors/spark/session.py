@@ -68,7 +68,7 @@ class Headgate:
         """Look up at each of the session's actions whether it runs in Headgate, from now on.
 
         Raises:
-            Invalid: the actions are to run in Headgate, and this Spark has no private door.
+            Invalid: the actions are to run in Headgate, and the user allows public PySpark only.
         """
         self._queries.enter()
         _open.setdefault(session_name(self._exchanger.spark), []).append(self)
@@ -122,7 +122,7 @@ class Headgate:
         says why. The stored rows are deleted by `release`, or when nothing can read them any more.
 
         Raises:
-            Invalid: this Spark has no private door.
+            Invalid: this Spark lacks what queries need.
         """
         self._look_up()
         return self._queries.offload(df)
@@ -137,7 +137,7 @@ class Headgate:
         For a DataFrame that `offload` returned, add rows, bytes, requests, seconds and skew.
 
         Raises:
-            Invalid: this Spark has no private door.
+            Invalid: this Spark lacks what queries need.
         """
         if isinstance(done := self._results.rows_of(df), FinishedQuery):
             return explain.ran(done, self.results())

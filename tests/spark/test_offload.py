@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -496,3 +497,24 @@ def test_the_jvm_forgets_what_python_has_dropped(spark: SparkSession, hg: Headga
     assert not any(map(bound.containsKey, dropped))
     assert all(bound.containsKey(each._target_id) for each in used)
     assert bound.containsKey(GATEWAY_SERVER_OBJECT_ID)
+
+
+def test_many_queries_leave_no_objects_in_the_jvm(spark: SparkSession, hg: Headgate) -> None:
+    """The JVM keeps no object of a query for Python after its rows are released."""
+    gateway: Any = spark.sparkContext._gateway
+    bound = gateway.java_gateway_server.getGateway().getBindings()
+    query = spark.range(60).selectExpr("id % 3 as k", "id as v").groupBy("k").count()
+
+    def run(times: int) -> int:
+        """Return the number of objects that are left when no more of them go."""
+        for _ in range(times):
+            hg.release(hg.offload(query))
+        gc.collect()
+        before, now = 0, int(bound.size())
+        while now != before:
+            SYSTEM_CLOCK.sleep_s(1.0)
+            before, now = now, int(bound.size())
+        return now
+
+    first = run(3)
+    assert run(20) < first + 20

@@ -24,10 +24,9 @@ from .scheduler import try_scheduling
 
 _LOG = logging.getLogger("headgate")
 _ID = re.compile(r"\bo\d+\.")  # py4j's number of an object
-
-
 _lock = Lock()
 _known: WeakKeyDictionary[SparkContext, Features] = WeakKeyDictionary()
+"""The features of each context."""
 
 
 def look_up(spark: SparkSession) -> Features:
