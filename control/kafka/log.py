@@ -42,7 +42,7 @@ class KafkaEventLog:
     """An event log that any number of processes can share."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._clients = KafkaClients(settings)
         self._beats = Beats(self._clients)
         self._closed = False
@@ -51,7 +51,7 @@ class KafkaEventLog:
         self._open.prepare(deadline)
 
     def append(self, fact: Event) -> KafkaReceipt:
-        topic, what = self._settings.events_topic, f"{fact.kind} {fact.id}"
+        topic, what = self.settings.events_topic, f"{fact.kind} {fact.id}"
         return self._append(topic, fact.job, codec.encode(fact), what, codec.headers(fact))
 
     def topic_settings(self, deadline: Deadline) -> TopicSettings:
@@ -64,7 +64,7 @@ class KafkaEventLog:
         return self._open.identity(deadline)
 
     def follow(self, job: JobId, position: int | None = 0) -> KafkaFollower:
-        return self._follow(self._settings.group(job), self._open.place(job), job, position)
+        return self._follow(self.settings.group(job), self._open.place(job), job, position)
 
     def partition(self, job: JobId) -> int:
         return self._open.place(job).partition
@@ -113,18 +113,18 @@ class KafkaEventLog:
         self, job: JobId | None, deadline: Deadline, whole: bool = False
     ) -> dict[str, bytes]:
         state: dict[str, bytes] = {}
-        for place in self._scanned(self._settings.state_topic, job, deadline):
+        for place in self._scanned(self.settings.state_topic, job, deadline):
             end = self._clients.written_offset(place) if whole else 0
             state |= read_state(self._clients, place, job, deadline, end)
         return state
 
     def beat(self, job: JobId) -> KafkaReceipt:
         what = f"a heartbeat of the driver of {job}"
-        return self._append(self._settings.heartbeats_topic, job, b"", what, {})
+        return self._append(self.settings.heartbeats_topic, job, b"", what, {})
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
         heard_ms: dict[JobId, int] = {}
-        for place in self._scanned(self._settings.heartbeats_topic, job, deadline):
+        for place in self._scanned(self.settings.heartbeats_topic, job, deadline):
             heard_ms |= self._beats.read(place, deadline)
         return {name: at for name, at in heard_ms.items() if job in (None, name)}
 
@@ -149,12 +149,12 @@ class KafkaEventLog:
         """Wait a limited time for the delivery of appended facts, then close the connections."""
         self._closed = True
         if (producer := self._clients.forget_producer()) is not None:
-            producer.flush(min(_CLOSE_S_MAX, self._settings.request_timeout_s))
+            producer.flush(min(_CLOSE_S_MAX, self.settings.request_timeout_s))
 
     def _followers(self) -> Iterator[KafkaFollower]:
         """Open a follower of each partition from its oldest record on, one after the other."""
-        for place in self._open.places(self._settings.events_topic, None):
-            yield self._follow(self._settings.readers_group, place, None, None)
+        for place in self._open.places(self.settings.events_topic, None):
+            yield self._follow(self.settings.readers_group, place, None, None)
 
     def _follow(
         self, group: str, place: Place, job: JobId | None, position: int | None

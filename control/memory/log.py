@@ -50,10 +50,10 @@ class MemoryEventLog:
         self._retention_ms = retention_ms
         self._clock = clock
         self._beats: dict[JobId, int] = {}
-        self._partitions = [Partition(number) for number in range(partitions)]
+        self.partitions = [Partition(number) for number in range(partitions)]
         self._holders: dict[JobId, MemoryDecisions] = {}
         self._changed = Condition()
-        self._group = MemoryGroup(self._partitions, self._changed)
+        self._group = MemoryGroup(self.partitions, self._changed)
         self._closed = False
 
     def prepare(self, deadline: Deadline) -> None:
@@ -68,7 +68,7 @@ class MemoryEventLog:
         return self._identity
 
     def append(self, fact: Event) -> _Receipt:
-        return _Receipt(self._put(fact.job, fact.job, codec.encode(fact)))
+        return _Receipt(self.put_record(fact.job, fact.job, codec.encode(fact)))
 
     def follow(self, job: JobId, position: int | None = 0) -> MemoryFollower:
         partition = self._partition(job)
@@ -84,7 +84,7 @@ class MemoryEventLog:
         with self._changed:
             if (former := self._holders.get(job)) is not None:
                 former.fence()
-            holder = MemoryDecisions(job, self._partitions, self._changed)
+            holder = MemoryDecisions(job, self.partitions, self._changed)
             self._holders[job] = holder
             return holder
 
@@ -116,7 +116,7 @@ class MemoryEventLog:
         self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
     ) -> Iterator[Recorded]:
         self._check_open()
-        for partition in self._partitions:
+        for partition in self.partitions:
             with self._changed:
                 entries = partition.entries[partition.first : partition.stable_end]
             for offset, entry in enumerate(entries, partition.first):
@@ -127,12 +127,12 @@ class MemoryEventLog:
 
     def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> MemoryTail:
         self._check_open()
-        return MemoryTail(self._partitions, self._changed, known)
+        return MemoryTail(self.partitions, self._changed, known)
 
     def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
         """Yield the records that are not valid events."""
         self._check_open()
-        for partition in self._partitions:
+        for partition in self.partitions:
             for offset, entry in enumerate(partition.entries[partition.first :], partition.first):
                 try:
                     if entry.readable:
@@ -145,7 +145,7 @@ class MemoryEventLog:
     ) -> dict[str, bytes]:
         self._check_open()
         with self._changed:
-            stored = {key: body for p in self._partitions for key, body in p.state.items()}
+            stored = {key: body for p in self.partitions for key, body in p.state.items()}
         return {key: body for key, body in stored.items() if is_state_of(job, key)}
 
     def beat(self, job: JobId) -> _Receipt:
@@ -171,7 +171,7 @@ class MemoryEventLog:
             self._closed = True
             self._changed.notify_all()
 
-    def _put(self, key: JobId, header: str | None, record: bytes) -> int:
+    def put_record(self, key: JobId, header: str | None, record: bytes) -> int:
         with self._changed:
             offset = self._partition(key).put(LogEntry(header, record, at_ms=self._clock.now_ms()))
             self._changed.notify_all()
@@ -179,7 +179,7 @@ class MemoryEventLog:
 
     def _partition(self, job: JobId) -> Partition:
         self._check_open()
-        return self._partitions[partition_of(job, len(self._partitions))]
+        return self.partitions[partition_of(job, len(self.partitions))]
 
     def _check_open(self) -> None:
         if self._closed:

@@ -53,10 +53,10 @@ def run() -> dict[str, str]:
     assert all(state.closed for state in states.values()), "every job is closed"
     left = [result for state in states.values() for result in state.results.values()]
     assert not any(result.doomed for result in left), "nothing of them is left"
-    entries = [entry for partition in log._partitions for entry in partition.entries]
+    entries = [entry for partition in log.partitions for entry in partition.entries]
     events = sum(entry.record is not None for entry in entries)
     log_bytes = sum(len(entry.record or b"") for entry in entries)
-    kept_bytes = sum(len(body) for part in log._partitions for body in part.state.values())
+    kept_bytes = sum(len(body) for part in log.partitions for body in part.state.values())
     return {
         "jobs": f"{JOBS:,}",
         "masters": str(MASTERS),
@@ -97,7 +97,7 @@ def _decide(log: MemoryEventLog, masters: list[GroupSteps]) -> float:
     for master in cycle(masters):
         for deletion in master.step(0.0):
             deletion.run(Untouched(), log, Deadline.after(60))
-        before, end = end, sum(len(partition.entries) for partition in log._partitions)
+        before, end = end, sum(len(partition.entries) for partition in log.partitions)
         idle = 0 if end > before else idle + 1
         if idle > 2 * len(masters):
             break

@@ -215,7 +215,7 @@ def _taken(steps: GroupSteps, began_s: float, began_cpu_s: float) -> Taken:
 
 def _copied(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
     """Copy every second record, so that there are as many copies as there would be decisions."""
-    settings, group = log._settings, "bench-bare"
+    settings, group = log.settings, "bench-bare"
     place = TopicPartition(settings.events_topic, partition_of(JobId("job-0"), PARTITIONS), 0)
     with closing(Consumer(settings.reading(group))) as consumer:
         producer = Producer(settings.deciding(group, 10_000))

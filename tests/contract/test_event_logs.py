@@ -49,7 +49,7 @@ def produce_garbage(
 
 
 def place_of(log: KafkaEventLog, job: JobId, partitions: int) -> TopicPartition:
-    return TopicPartition(log._settings.events_topic, partition_of(job, partitions))
+    return TopicPartition(log.settings.events_topic, partition_of(job, partitions))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ class TestMemoryEventLog(EventLogSuite):
 
     def put_garbage(self, log: EventLog, job: JobId, header: str | None, record: bytes) -> None:
         assert isinstance(log, MemoryEventLog)
-        log._put(job, header, record)
+        log.put_record(job, header, record)
 
     def expire(self, log: EventLog, job: JobId, before: int) -> None:
         assert isinstance(log, MemoryEventLog)
@@ -94,7 +94,7 @@ class KafkaFaults:
     def put_garbage(self, log: EventLog, job: JobId, header: str | None, record: bytes) -> None:
         assert isinstance(log, KafkaEventLog)
         place = place_of(log, job, self.PARTITIONS)
-        produce_garbage(log._settings, place, header, record)
+        produce_garbage(log.settings, place, header, record)
 
     def test_state_under_no_key_of_ours_is_skipped(
         self, log: EventLog, job: JobId, caplog: pytest.LogCaptureFixture
@@ -102,7 +102,7 @@ class KafkaFaults:
         """Foreign records, and records in another partition than their job's, belong to no job.
         Otherwise a master would take them for damaged snapshots and read the whole log again."""
         assert isinstance(log, KafkaEventLog)
-        settings, known = log._settings, log.read_state(None, Deadline.after(LIMIT_S))
+        settings, known = log.settings, log.read_state(None, Deadline.after(LIMIT_S))
         place = place_of(log, job, self.PARTITIONS)
         elsewhere = TopicPartition(settings.state_topic, (place.partition + 1) % self.PARTITIONS)
         for key in (None, "", "/x", "two words", str(job), f"{job}/r"):
@@ -148,14 +148,14 @@ class TestKafkaEventLog(KafkaFaults, EventLogSuite):
         assert isinstance(log, KafkaEventLog)
         place = place_of(log, job, self.PARTITIONS)
         place.offset = before
-        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
         for answer in admin.delete_records([place]).values():
             answer.result(LIMIT_S)
 
     def await_stall(self, log: EventLog, job: JobId, decisions_first: int) -> None:
         """Wait until the broker has the step's record, so that a later fact lies behind it."""
         assert isinstance(log, KafkaEventLog)
-        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
         place = place_of(log, job, self.PARTITIONS)
         deadline = Deadline.after(LIMIT_S)
         while self.written(admin, place) <= decisions_first:
@@ -293,7 +293,7 @@ class TestKafkaEventLog(KafkaFaults, EventLogSuite):
     def hide(self, log: EventLog, job: JobId, decisions: Decisions) -> None:
         """Let an open step hide all later states of a job's partition."""
         assert isinstance(log, KafkaEventLog)
-        (place,) = log._clients.places(log._settings.state_topic, job)
+        (place,) = log._clients.places(log.settings.state_topic, job)
         before, deadline = log._clients.written_offset(place), Deadline.after(LIMIT_S)
         decisions.keep(StateRecord(job, None))
         while log._clients.written_offset(place) == before:
@@ -315,7 +315,7 @@ class TestKafkaEventLog(KafkaFaults, EventLogSuite):
         assert [at + 1] == committed
 
     def committed(self, log: KafkaEventLog, job: JobId) -> list[int]:
-        settings = log._settings
+        settings = log.settings
         admin = AdminClient({"bootstrap.servers": settings.bootstrap})
         group = ConsumerGroupTopicPartitions(settings.group(job))
         answer = admin.list_consumer_group_offsets([group])[group.group_id].result(LIMIT_S)

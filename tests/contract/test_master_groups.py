@@ -82,8 +82,8 @@ class TestKafkaMasterGroup(MasterGroupSuite):
 
     def await_written(self, log: EventLog, job: JobId, beyond: int) -> None:
         assert isinstance(log, KafkaEventLog)
-        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
-        place = TopicPartition(log._settings.events_topic, partition_of(job, self.PARTITIONS))
+        admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
+        place = TopicPartition(log.settings.events_topic, partition_of(job, self.PARTITIONS))
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         deadline = Deadline.after(LIMIT_S)
         while admin.list_offsets({place: latest})[place].result(LIMIT_S).offset <= beyond:
@@ -92,8 +92,8 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     def await_assigned(self, log: EventLog) -> None:
         """Wait until the group's only member, which does not poll, is assigned all partitions."""
         assert isinstance(log, KafkaEventLog)
-        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
-        name, deadline = log._settings.masters_group, Deadline.after(LIMIT_S)
+        admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
+        name, deadline = log.settings.masters_group, Deadline.after(LIMIT_S)
         assigned = 0
         while assigned < self.PARTITIONS:
             assert not deadline.passed, "the group never assigned its partitions"
@@ -210,7 +210,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         """Limit the record size of the state topic."""
         resource = ConfigResource(
             ResourceType.TOPIC,
-            log._settings.state_topic,
+            log.settings.state_topic,
             incremental_configs=[
                 ConfigEntry(
                     "max.message.bytes",
@@ -219,7 +219,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
                 )
             ],
         )
-        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
         admin.incremental_alter_configs([resource])[resource].result(LIMIT_S)
 
     def test_a_step_that_may_still_commit_is_waited_for(
@@ -264,7 +264,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         wait_for(holds(first, 0, 1), first)
         names = (JobId(f"driver-{number}") for number in range(20))
         driver = next(job for job in names if log.partition(job) == 0)
-        state, deadline = Place(log._settings.state_topic, 0), Deadline.after(LIMIT_S)
+        state, deadline = Place(log.settings.state_topic, 0), Deadline.after(LIMIT_S)
         with closing(log.open_decisions(driver)) as decisions:
             before = log._clients.written_offset(state)
             decisions.begin()
@@ -285,17 +285,17 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         topics have more, a master says what was changed, and decides nothing in a wrong place. One
         such event may be a mistake, or hostile: it stops neither the master nor other jobs."""
         assert isinstance(log, KafkaEventLog)
-        self.grow(log, log._settings.events_topic)
+        self.grow(log, log.settings.events_topic)
         append(log, fact(jobs[0], "fact"))
-        second = opened.enter_context(closing(KafkaEventLog(log._settings)))
+        second = opened.enter_context(closing(KafkaEventLog(log.settings)))
         member = self.member(opened, second, "one")
         wait_for(holds(member, 0, 1), member)
         commit(member, decision(jobs[0], "taken"), {0: member.membership.position(0)})
         wait_for(lambda: member.events == ["fact", "taken"], member)
 
-        self.grow(log, log._settings.state_topic)
-        self.grow(log, log._settings.heartbeats_topic)
-        third = opened.enter_context(closing(KafkaEventLog(log._settings)))
+        self.grow(log, log.settings.state_topic)
+        self.grow(log, log.settings.heartbeats_topic)
+        third = opened.enter_context(closing(KafkaEventLog(log.settings)))
         names = (JobId(f"moved-{number}") for number in range(20))
         moved = next(job for job in names if log.partition(job) != third.partition(job))
         stays = next(job for job in names if log.partition(job) == third.partition(job))
@@ -312,7 +312,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
 
     def grow(self, log: KafkaEventLog, topic: str) -> None:
         """Give a topic twice as many partitions."""
-        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
         more = NewPartitions(topic, 2 * self.PARTITIONS)
         admin.create_partitions([more])[topic].result(LIMIT_S)
         deadline = Deadline.after(LIMIT_S)

@@ -69,7 +69,7 @@ def live(
 
 
 def end(log: MemoryEventLog) -> int:
-    return len(log._partitions[0].entries)
+    return len(log.partitions[0].entries)
 
 
 def standing(log: EventLog, job: JobId) -> dict[str, bytes]:

@@ -34,7 +34,7 @@ class DatedLog(TimedLog):
     """A log that says when it took a decision, too."""
 
     def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> MemoryTail:
-        return _DatedTail(self._partitions, self._changed, known)
+        return _DatedTail(self.partitions, self._changed, known)
 
 
 def reading(log: MemoryEventLog, clock: Clock | None = None) -> LogNumbersReader:

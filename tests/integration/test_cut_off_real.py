@@ -33,7 +33,7 @@ HERE = "127.0.0.2"
 
 @pytest.fixture
 def link(log: KafkaEventLog) -> Iterator[Link]:
-    with closing(Link(log._settings.bootstrap, HERE)) as proxy:
+    with closing(Link(log.settings.bootstrap, HERE)) as proxy:
         yield proxy
 
 
@@ -49,7 +49,7 @@ def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
     """A driver that loses Kafka while it decides, and comes back after another driver has taken the
     job over, is fenced, and its successor's work goes on."""
     job, result = JobId("job"), ResultId("r")
-    far = KafkaEventLog(replace(log._settings, bootstrap=link.bootstrap, request_timeout_s=2.0))
+    far = KafkaEventLog(replace(log.settings, bootstrap=link.bootstrap, request_timeout_s=2.0))
     first, second = driver(far, tmp_path, "first"), driver(log, tmp_path, "second")
     context, errors = Context(job), list[BaseException]()
     context.on_fatal_error = errors.append  # type: ignore[method-assign,assignment]
@@ -86,13 +86,13 @@ def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
 
 def test_steps_that_are_given_up_leave_nothing(log: KafkaEventLog, link: Link) -> None:
     """A step whose broker does not answer leaves neither threads nor descriptors behind."""
-    give_up_steps(replace(log._settings, bootstrap=link.bootstrap), link)
+    give_up_steps(replace(log.settings, bootstrap=link.bootstrap), link)
 
 
 def test_masters_that_join_again_leave_nothing(log: KafkaEventLog, link: Link) -> None:
     """A master that loses the broker inside of a step, and joins the group again, leaves neither
     threads nor descriptors behind."""
-    far = KafkaEventLog(replace(log._settings, bootstrap=link.bootstrap))
+    far = KafkaEventLog(replace(log.settings, bootstrap=link.bootstrap))
 
     def join() -> None:
         me = MasterIdentity("one", "master one", SYSTEM_CLOCK, "")

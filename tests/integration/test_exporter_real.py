@@ -40,7 +40,7 @@ COMMAND = "from headgate.infra.cli.app import main; main()"
 @contextmanager
 def exporter(log: KafkaEventLog, folder: Path, *options: str) -> Iterator[str]:
     """Run the command, and yield the address that it prints."""
-    settings = log._settings
+    settings = log.settings
     target = ["--broker", settings.bootstrap, "--prefix", settings.topic_prefix]
     arguments = ["exporter", "--port", "0", *target, *options]
     with (folder / "errors").open("a") as errors:
@@ -95,7 +95,7 @@ def test_numbers_survive_a_restart(log: KafkaEventLog, tmp_path: Path) -> None:
     assert {**of_jobs(seen), heard: again[heard]} == of_jobs(again)
     assert 0 == again["headgate_decision_latency_seconds_count", "per-job"]
     assert 0 == again["headgate_fsck_findings", "missing"]
-    settings = log._settings
+    settings = log.settings
     target = ["--broker", settings.bootstrap, "--prefix", settings.topic_prefix]
     reported = CliRunner().invoke(app.app, ["report", "--job", JOB, "--json", *target])
     report = json.loads(reported.stdout)
@@ -109,8 +109,8 @@ def test_numbers_go_on_after_an_outage(log: KafkaEventLog) -> None:
     reads what it has missed: its numbers are those of a reader that comes later, and each event
     counts once."""
     ending = Event()
-    with closing(Link(log._settings.bootstrap, HERE)) as link:
-        settings = replace(log._settings, bootstrap=link.bootstrap, request_timeout_s=1.0)
+    with closing(Link(log.settings.bootstrap, HERE)) as link:
+        settings = replace(log.settings, bootstrap=link.bootstrap, request_timeout_s=1.0)
         with (
             closing(KafkaEventLog(settings)) as far,
             closing(LogNumbersReader(far)) as reader,
@@ -121,7 +121,7 @@ def test_numbers_go_on_after_an_outage(log: KafkaEventLog) -> None:
             wait_for(lambda: reader.numbers() is not None, "the log is not read")
             link.cut()
             cut_ms = SYSTEM_CLOCK.now_ms()
-            exchange(KafkaEventLog(log._settings), {}, close=True)
+            exchange(KafkaEventLog(log.settings), {}, close=True)
             assert {} == of_jobs(scraped(reader), JOB)
             while later.numbers() is None:
                 later.step(0.1)
@@ -142,16 +142,16 @@ def test_numbers_go_on_after_an_outage(log: KafkaEventLog) -> None:
 def test_a_log_that_is_made_again_is_read_whole(log: KafkaEventLog) -> None:
     """A reader that goes on while the topics are deleted and made again, with more partitions, has
     the numbers of the new log."""
-    wider = replace(log._settings, topic=TopicSettings(2 * PLACES, 1, 3_600_000))
+    wider = replace(log.settings, topic=TopicSettings(2 * PLACES, 1, 3_600_000))
     old, new = (partition_of(JOB, count) for count in (PLACES, 2 * PLACES))
     assert old < PLACES <= new
     ending = Event()
-    with closing(KafkaEventLog(log._settings)) as far, closing(LogNumbersReader(far)) as reader:
+    with closing(KafkaEventLog(log.settings)) as far, closing(LogNumbersReader(far)) as reader:
         thread = Thread(target=reader.run, args=(ending,), daemon=True)
         thread.start()
-        exchange(KafkaEventLog(log._settings), {}, close=True)
+        exchange(KafkaEventLog(log.settings), {}, close=True)
         wait_for(lambda: bool(shown(reader)), "the log is not read")
-        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        admin = AdminClient({"bootstrap.servers": log.settings.bootstrap})
         for deleted in admin.delete_topics([it.name for it in wider.topics]).values():
             deleted.result(LIMIT_S)
         with closing(KafkaEventLog(wider)) as again:

@@ -142,7 +142,7 @@ class Masters:
 
 @pytest.fixture
 def masters(log: KafkaEventLog, tmp_path: Path) -> Iterator[Masters]:
-    settings = log._settings
+    settings = log.settings
     group = Masters(settings.bootstrap, settings.topic_prefix, tmp_path)
     try:
         yield group
@@ -424,10 +424,10 @@ def test_a_slot_that_the_group_gave_up(log: KafkaEventLog, masters: Masters) -> 
     hold.touch()
     run.produce(descriptor, 0)
     wait_for(sign.exists, "the master is not in a step")
-    take_out_of_group(masters.bootstrap, log._settings.masters_group, "a")
+    take_out_of_group(masters.bootstrap, log.settings.masters_group, "a")
     SYSTEM_CLOCK.sleep_s(1.5)  # time for a heartbeat, which tells the client
-    other = Consumer(log._settings.joining("a"))
-    other.subscribe([log._settings.events_topic])
+    other = Consumer(log.settings.joining("a"))
+    other.subscribe([log.settings.events_topic])
     wait_for(lambda: other.poll(0.1) is None and bool(other.assignment()), "nobody else joins")
     SYSTEM_CLOCK.sleep_s(1.5)
     hold.unlink()

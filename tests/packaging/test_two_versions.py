@@ -144,7 +144,7 @@ class Deployment:
 
     @property
     def _where(self) -> dict[str, str]:
-        settings = self.log._settings
+        settings = self.log.settings
         store = f"file://{self.folder.path}/store"
         return {"broker": settings.bootstrap, "store": store, "prefix": settings.topic_prefix}
 
@@ -160,7 +160,7 @@ class Deployment:
     def drive(self, version: str, deeds: Mapping[str, str], workers: str = "") -> Outcomes:
         """Return the outcomes of the deeds of one application, each at its job. Its `workers` have
         its version by default; newer ones are in an executor, other ones in the driver."""
-        topic = self.log._settings.topic
+        topic = self.log.settings.topic
         own = {
             "broker": self._where["broker"],
             "store": self._where["store"],

@@ -138,7 +138,7 @@ def test_a_log_with_damaged_records_goes_on(records: list[bytes]) -> None:
     log = MemoryEventLog(1)
     last = Event("id", JOB, "", 1, "driver", None, JobUnregistered("end"))
     for record in records:
-        log._put(JOB, JOB, record)
+        log.put_record(JOB, JOB, record)
     log.append(last)
     follower = log.follow(JOB)
     events = [recorded.event for recorded in follower.poll(100, 0.0)]

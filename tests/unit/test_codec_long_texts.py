@@ -64,7 +64,7 @@ def put(log: MemoryEventLog, fact: Fact) -> None:
     out = bytearray(codec._PREFIX)
     codec._write(out, Event("stranger.0", JOB, "", 0, "stranger", None, fact))
     assert codec.RECORD_BYTES_MAX - 200 < len(out) <= codec.RECORD_BYTES_MAX
-    log._put(JOB, JOB, bytes(out))
+    log.put_record(JOB, JOB, bytes(out))
 
 
 @pytest.mark.parametrize("fact", STATED, ids=lambda fact: type(fact).__name__)

@@ -89,7 +89,7 @@ def with_newer_snapshot(log: MemoryEventLog) -> None:
     """Let a job live under the next version, whose events the log has forgotten."""
     with next_version():
         live(log, (LEASED, *LIFE[1:], PromoteRequested(RESULT, 0)), 100)
-    log.expire(JOB, len(log._partitions[0].entries))
+    log.expire(JOB, len(log.partitions[0].entries))
 
 
 BOTH = pytest.mark.parametrize("newer", [with_newer_event, with_newer_snapshot])
@@ -115,7 +115,7 @@ def test_a_driver_stops(newer: object) -> None:
     """A driver does not register, whoever has written what is newer, and changes nothing."""
     log = MemoryEventLog(1)
     newer(log)  # type: ignore[operator]
-    before, stood, storage = len(log._partitions[0].entries), standing(log), OrderedStorage(log)
+    before, stood, storage = len(log.partitions[0].entries), standing(log), OrderedStorage(log)
     me = DriverIdentity("driver", "0", "memory://here/")
     with (
         closing(DriverMaster(log, storage, SETTINGS, me)) as master,
@@ -124,7 +124,7 @@ def test_a_driver_stops(newer: object) -> None:
         master.register_job(Job())
     assert NEWER in str(info.value)
     assert (before, stood, set()) == (
-        len(log._partitions[0].entries),
+        len(log.partitions[0].entries),
         standing(log),
         storage.deleted,
     )
@@ -179,7 +179,7 @@ def test_a_driver_that_has_begun_stops_at_a_newer_event(asks: object) -> None:
         with next_version():  # the loop's thread must not read in that version
             read = Announcer(JOB, "next").fact(Consumed(RESULT, 0, 1, 9, 1, 1, 1))
             record = codec.encode(read)
-        log._put(JOB, JOB, record)
+        log.put_record(JOB, JOB, record)
         with pytest.raises(Invalid, match=NEWER):
             loop.ask(asks).result(3.0)  # type: ignore[arg-type]
         with pytest.raises(Invalid, match=NEWER):
@@ -194,7 +194,7 @@ def test_a_sweep_leaves_the_job_alone(newer: object) -> None:
     sweep it."""
     log, storage = MemoryEventLog(1), OrderedStorage(MemoryEventLog())
     newer(log)  # type: ignore[operator]
-    before, snapshots = len(log._partitions[0].entries), known(log, "")
+    before, snapshots = len(log.partitions[0].entries), known(log, "")
     records = list(log.read_all(soon()))
     jobs = follow_jobs(records, snapshots)
     assert [] == list(neglected(jobs, {}, 2**46, lambda job: 0))
@@ -207,7 +207,7 @@ def test_a_sweep_leaves_the_job_alone(newer: object) -> None:
     else:
         with pytest.raises(Invalid, match=NEWER):
             forget(log, JOB, soon())
-    assert (before, set()) == (len(log._partitions[0].entries), storage.deleted)
+    assert (before, set()) == (len(log.partitions[0].entries), storage.deleted)
 
 
 @BOTH
@@ -271,7 +271,7 @@ def test_a_group_gives_the_job_up_and_says_it_once(caplog: pytest.LogCaptureFixt
             drive_group(log, storage, steps)
             with next_version():
                 state_facts_of(log, new, produced(0, number), by=f"next {number}")
-        partition, end = steps._held[0], len(log._partitions[0].entries)
+        partition, end = steps._held[0], len(log.partitions[0].entries)
         assert ({beside}, {began, new}) == (set(partition.jobs), set(partition.given_up))
         unsaved = min(partition.given_up[began].start, partition.given_up[new].start)
         assert unsaved == events_of(log, new)[0].offset or unsaved < partition.given_up[new].start
@@ -329,7 +329,7 @@ def test_a_job_of_a_driver_stays_one_when_a_newer_driver_goes_on(
     with closing(GroupSteps(log, MasterIdentity("one", "master", clock, ""), GROUP_OFTEN)) as steps:
         state_facts_of(log, JOBS[0], JobRegistered("per-job", "0", "tests"), clock=clock)
         drive_group(log, GroupStorage(), steps)
-        known_before = len(log._partitions[0].entries)
+        known_before = len(log.partitions[0].entries)
         for by in ("next", "later"):
             with next_version():
                 state_facts_of(log, JOBS[0], produced(0, 1), by=by, clock=clock)
@@ -348,9 +348,9 @@ def test_garbage_is_skipped_as_before() -> None:
     log = MemoryEventLog(1)
     strange = b"\xc3\x01" + bytes(8)
     for tail in (b"", b"\x14headgate", b"\x14headgate.1", b"\x14headgate.x", b"\x12kafka.999"):
-        log._put(JOB, JOB, strange + tail)
-    log._put(JOB, "no job", strange + b"\x16headgate.99")
-    log._put(JOB, None, strange + b"\x16headgate.99")
+        log.put_record(JOB, JOB, strange + tail)
+    log.put_record(JOB, "no job", strange + b"\x16headgate.99")
+    log.put_record(JOB, None, strange + b"\x16headgate.99")
     state = live(log, LIFE, 100)
     with closing(opened(log)) as steps:
         assert state == last_state(drive(steps, log, OrderedStorage(log)))

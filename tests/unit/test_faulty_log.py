@@ -23,7 +23,7 @@ class TestUnplanned(EventLogSuite):
         return FaultyEventLog(MemoryEventLog(self.PARTITIONS, retention_ms=self.RETENTION_MS))
 
     def put_garbage(self, log: EventLog, job: JobId, header: str | None, record: bytes) -> None:
-        memory_of(log)._put(job, header, record)
+        memory_of(log).put_record(job, header, record)
 
     def expire(self, log: EventLog, job: JobId, before: int) -> None:
         memory_of(log).expire(job, before)

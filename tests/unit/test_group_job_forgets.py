@@ -110,7 +110,7 @@ def test_a_partition_that_does_not_answer_lets_others_forget(
         first = next(iter(steps._held))
         monkeypatch.setattr(log, "oldest", refuse)
         for job in jobs:
-            log.expire(job, len(log._partitions[log.partition(job)].entries))
+            log.expire(job, len(log.partitions[log.partition(job)].entries))
         for _ in range(2):
             clock.at_ms += 301_000
             steps.look()

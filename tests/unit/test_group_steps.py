@@ -227,7 +227,7 @@ def test_a_step_that_no_log_takes_stops_one_job_only(
     committed = MemoryTransactions._commit
 
     def commit(self: MemoryTransactions) -> None:
-        entries, mine = log._partitions[0].entries, tuple(self._steps.values())
+        entries, mine = log.partitions[0].entries, tuple(self._steps.values())
         if any(entry.job == JOBS[1] for entry in entries if entry.step in mine):
             self.abort()
             gaps.append(1)

@@ -319,7 +319,7 @@ def test_a_successor_that_stands_in_a_snapshot_only_is_not_fenced(fact: Fact) ->
             known = terms[0].position
             assert known is not None
             assert known < read_snapshots(log, JOB, Deadline.after(1.0))[JOB].position
-            log.expire(JOB, len(log._partitions[0].entries))
+            log.expire(JOB, len(log.partitions[0].entries))
             with pytest.raises(Fenced):
                 taken_up(terms[0])
             state_facts(log, ReleaseRequested(RESULT, "asked"), by="second")

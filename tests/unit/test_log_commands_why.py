@@ -58,7 +58,7 @@ def test_rejected(log: KeptLog, objects: Objects) -> None:
     """`events --rejected` shows garbage and facts without effect, and no other event."""
     exchange(log, objects, close=False)
     assert ran("events", "--rejected")[1] == []
-    log._put(JOB, JOB, b"no event")
+    log.put_record(JOB, JOB, b"no event")
     foreign = JobId("nobody")
     log.append(Event("x", foreign, "", 0, "t", None, Lost(next(iter_attempts(log)), "o", "404")))
     log.append(Event("y", JobId("new"), "", 0, "t", None, JobRegistered("per-job", "0", "a")))

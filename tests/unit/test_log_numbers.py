@@ -416,11 +416,11 @@ def test_events_are_counted_by_kind(timed: TimedLog) -> None:
 def test_records_that_are_no_events_are_counted(timed: TimedLog) -> None:
     """Only records that came since the start are counted."""
     job = ScriptedJob(timed, "j")
-    timed._put(job.job, job.job, b"garbage")
+    timed.put_record(job.job, job.job, b"garbage")
     reader = reading(timed)
     key = ("headgate_exporter_rejected_records_total",)
     assert 0 == scraped(reader)[key]
-    timed._put(job.job, job.job, b"garbage")
+    timed.put_record(job.job, job.job, b"garbage")
     catch_up(reader)
     assert 1 == scraped(reader)[key]
 

@@ -203,7 +203,7 @@ def test_what_was_promoted_stays_however_large_the_rest_is() -> None:
         for _ in range(3):
             outcome = drive(steps, log, OrderedStorage(log))[-1]
     assert outcome.may_part
-    log.expire(JOB, len(log._partitions[0].entries))
+    log.expire(JOB, len(log.partitions[0].entries))
     storage = OrderedStorage(log)
     with closing(opened(log, in_steps(HOURLY), clock)) as steps:
         state_facts(log, REGISTERED, JobUnregistered("closed again", 2), by="next")
@@ -226,7 +226,7 @@ def test_events_after_the_beginning_of_a_snapshot_are_not_lost() -> None:
             outcomes += drive(steps, log, OrderedStorage(log))
             assert len(outcomes) < 200
     expected = last_state(outcomes)
-    log.expire(JOB, len(log._partitions[0].entries))
+    log.expire(JOB, len(log.partitions[0].entries))
     with closing(opened(log)) as steps:
         assert expected == last_state(drive(steps, log, OrderedStorage(log)))
 

@@ -125,7 +125,7 @@ def test_a_snapshot_follows_facts_or_time(retention_ms: int) -> None:
         clock.at_ms -= after_ms
         drive(steps, log, OrderedStorage(log))
         first = position(log)
-        assert first == len(log._partitions[0].entries) > len(LIFE)
+        assert first == len(log.partitions[0].entries) > len(LIFE)
         log.append(Announcer(JobId("other"), "somebody", clock).fact(REGISTERED))
         drive(steps, log, OrderedStorage(log))
         assert first == position(log)
@@ -148,7 +148,7 @@ def test_what_is_to_outlive_its_job_is_kept_at_once(body: Fact) -> None:
         drive(steps, log, OrderedStorage(log))
         state_facts(log, body)
         drive(steps, log, OrderedStorage(log))
-    log.expire(JOB, len(log._partitions[0].entries))
+    log.expire(JOB, len(log.partitions[0].entries))
     (snapshot,) = read_snapshots(log, JOB, Deadline.after(1.0)).values()
     assert snapshot.state.results[RESULT].kept
 
@@ -158,12 +158,12 @@ def test_masters_of_short_lives_keep_what_they_read(life_ms: int) -> None:
     """Each master starts where the former one stopped, so that the log may forget the rest."""
     log, clock = MemoryEventLog(1), StoppedClock()
     for number in range(4):
-        before = len(log._partitions[0].entries)
+        before = len(log.partitions[0].entries)
         with closing(opened(log, HOURLY, clock)) as steps:
             state_facts(log, *(LIFE if number == 0 else LIFE[-2:]), by=f"life {number}")
             drive(steps, log, OrderedStorage(log))
             clock.at_ms += life_ms
-        assert before <= position(log) <= len(log._partitions[0].entries)
+        assert before <= position(log) <= len(log.partitions[0].entries)
 
 
 def test_a_large_result_is_not_written_again_for_a_few_facts() -> None:
@@ -290,7 +290,7 @@ def test_a_state_that_is_lost_is_whole_again_some_time_later() -> None:
     with closing(opened(log, OFTEN, clock)) as steps:
         state_facts(log, *LIFE, PromoteRequested(RESULT, 0, 1))
         drive(steps, log, storage)
-        log._partitions[0].state.clear()
+        log.partitions[0].state.clear()
         for number in range(2, 6):
             clock.at_ms += OFTEN.snapshot_ms
             name = ResultId(f"r{number}")
