@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -15,8 +14,7 @@ from zipfile import ZipFile
 import pandas as pd
 import pyarrow as pa
 import pytest
-from py4j.java_gateway import JavaObject
-from py4j.protocol import GATEWAY_SERVER_OBJECT_ID, Py4JJavaError
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
@@ -481,40 +479,3 @@ def test_a_task_may_be_larger_than_a_message(
     monkeypatch.setattr(task_rdds, "_COMMAND_BYTES_MAX", 0)
     rows = spark.range(60).selectExpr("id % 3 as k", "id as v")
     assert sorted(hg.repartition(rows, 2, "k").collect()) == sorted(rows.collect())
-
-
-def test_the_jvm_forgets_what_python_has_dropped(spark: SparkSession, hg: Headgate) -> None:
-    """Objects of the JVM that Python no longer uses are released soon, and no others."""
-    gateway: Any = spark.sparkContext._gateway
-    bound = gateway.java_gateway_server.getGateway().getBindings()
-    objects = [gateway.jvm.java.lang.Object() for _ in range(50)]
-    used, dropped = objects[:5], {each._target_id for each in objects[5:]}
-    objects.append(JavaObject(GATEWAY_SERVER_OBJECT_ID, gateway._gateway_client))  # as foreachBatch
-    objects.clear()
-    deadline = Deadline.after(10.0)
-    while any(map(bound.containsKey, dropped)) and not deadline.passed:
-        SYSTEM_CLOCK.sleep_s(0.1)
-    assert not any(map(bound.containsKey, dropped))
-    assert all(bound.containsKey(each._target_id) for each in used)
-    assert bound.containsKey(GATEWAY_SERVER_OBJECT_ID)
-
-
-def test_many_queries_leave_no_objects_in_the_jvm(spark: SparkSession, hg: Headgate) -> None:
-    """The JVM keeps no object of a query for Python after its rows are released."""
-    gateway: Any = spark.sparkContext._gateway
-    bound = gateway.java_gateway_server.getGateway().getBindings()
-    query = spark.range(60).selectExpr("id % 3 as k", "id as v").groupBy("k").count()
-
-    def run(times: int) -> int:
-        """Return the number of objects that are left when no more of them go."""
-        for _ in range(times):
-            hg.release(hg.offload(query))
-        gc.collect()
-        before, now = 0, int(bound.size())
-        while now != before:
-            SYSTEM_CLOCK.sleep_s(1.0)
-            before, now = now, int(bound.size())
-        return now
-
-    first = run(3)
-    assert run(20) < first + 20
