@@ -93,8 +93,8 @@ def encode(event: ev.Event) -> bytes:
 
 def decode(record: bytes, job: str | None = None) -> ev.Event:
     """Decode the event of a record whose key names `job`; None does not compare. Texts that are too
-    long are cut, because decisions repeat them. Of an event of a newer version, only the job and
-    the version are known.
+    long are cut, because decisions repeat them. Only job and version are known of an event of a
+    newer version.
 
     Raises:
         Corrupt: the bytes are not a valid event, or its event is of another job than the key says.

@@ -1,8 +1,8 @@
-"""The traits of each kind of event: what all who treat events alike must know of a new one.
+"""The traits of each kind of event, for all code that treats events alike.
 
-Guarantees that every class of `Body` has a row here. Assumes that fields of these names mean the
-same in all events: `attempt` or `result` is the subject, `epoch` in a fact that of the driver that
-asks, `reason` in a decision a text that another version may word otherwise.
+Guarantees that every class of `Body` has a row. Assumes that fields of these names mean the same in
+all events: `attempt` or `result` is the subject, `epoch` in a fact that of the driver that asks,
+`reason` in a decision a text that another version may word otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The events of the log: facts, stated by tasks, drivers and masters, and decisions of the master.
+"""The events of the log: facts, published by tasks, drivers and masters, and decisions of the
+master.
 
-An `Event` is an envelope around one body. Bodies hold only plain values, so that an event that any
-published version has stored can be read for as long as the log keeps it.
+An `Event` is an envelope around one body. Bodies hold only plain values, so that an event of any
+published version can be read for as long as the log keeps it.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class GroupJob:
 
     def _check_store(self, store: str) -> None:
         """Check whether the job's objects are in this master's store: if not, the master must not
-        state that they are deleted."""
+        announce that they are deleted."""
         self._elsewhere = not is_same_place(store, self._store)
         if self._elsewhere:
             _LOG.error(

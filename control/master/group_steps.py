@@ -1,6 +1,6 @@
 """The steps of a session master, for all partitions that it holds: facts in, decisions out.
 
-The caller drives the steps, as with `JobSteps`: there is no thread, clock or randomness in here.
+The caller drives the steps, as with `JobSteps`: these steps have no thread, clock or randomness.
 Guarantees:
 
 - It decides only for jobs whose first registration says `session`, and only in partitions that it
@@ -161,7 +161,7 @@ class GroupSteps:
         return due
 
     def hear(self, beats: Mapping[JobId, int]) -> None:
-        """State the time for jobs that wait for it, and end the leases of drivers that are silent
+        """Publish the time for jobs that wait for it, and end the leases of drivers that are silent
         for too long. Only the log's clock counts."""
         now_ms = beats.get(MASTERS, 0)
         if now_ms:
@@ -259,7 +259,7 @@ class GroupSteps:
         return (partition for partition in self._held.values() if partition.recovered)
 
     def _say(self, job: GroupJob, fact: Fact) -> None:
-        """Append a fact without waiting for it. If it is lost, a later look states it again."""
+        """Append a fact without waiting for it. If it is lost, a later look publishes it again."""
         try:
             self._log.append(job.announcer.fact(fact))
         except Unavailable as exc:

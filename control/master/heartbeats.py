@@ -1,8 +1,8 @@
 """The heartbeats of a driver.
 
-They cause nothing by themselves: the master of a job states in a fact that the driver was silent
-for its lease. A driver whose heartbeats are not confirmed stops before its lease ends, because its
-objects may be deleted from then on.
+They cause nothing by themselves: the master of a job publishes that the driver was silent for its
+lease. A driver whose heartbeats are not confirmed stops before its lease ends, because its objects
+may be deleted from then on.
 """
 
 from __future__ import annotations

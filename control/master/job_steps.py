@@ -1,7 +1,7 @@
 """The steps of one job's master: facts in, decisions out, each step one transaction. They also
 serve a driver that follows the decisions of session masters.
 
-The caller drives the steps: there is no thread or randomness in here, and without a time to wait no
+The caller drives the steps: these steps have no thread or randomness, and without a time to wait no
 clock, so the same calls on the same log give the same steps. Guarantees: nothing is answered, shown
 as state or ordered to be deleted before it is committed. After any error but `Corrupt` and
 `Fenced`, steps opened anew go on.
@@ -251,7 +251,7 @@ class JobSteps:
 
     def _begin(self) -> None:
         """Write a snapshot in which nothing has happened, if there is none: a sweep may have
-        deleted the one that the driver saw when it began. The driver states nothing before."""
+        deleted the one that the driver saw when it began. The driver publishes nothing before."""
         has_begun = self._recovered or self._stands or self._ledger.newest.epoch
         if self._decisions is None or has_begun:
             return
