@@ -1,7 +1,7 @@
 """The versions of Spark whose private calls are known, and every difference between them.
 
-`make test-matrix` tries each version. A newer version is served through public calls only; an older
-one is refused. This module does not need an installed Spark.
+`make test-matrix` tries each version. The rows of a newer version go through public calls only; an
+older one is refused. This module does not need an installed Spark.
 """
 
 from __future__ import annotations

@@ -174,6 +174,8 @@ class ExchangeRun:
     _again: Iterator[int] = field(default_factory=lambda: count(1))
 
     def run(self) -> StoredResult:
+        """Plan the exchange, check its least cost, register it, write it, await its completion,
+        choose the way to its readers, combine its rows if that is the way, and place them."""
         results, spec = self.exchanger.results, self.spec
         with results.pending() as pending:
             stage = self._plan()  # 1

@@ -1,9 +1,10 @@
 """Remember the stored results of a job: which there are, who reads them, how they are made again,
 and when they are released.
 
-Nothing else in the driver remembers a result. It is released with the DataFrame that reads it, or
-when nothing is left in Spark that could read it, as Spark deletes the files of its own shuffles. If
-that fails, a later query releases it, or the end of the job.
+Nothing else in the driver remembers a result. Only the user releases those of `hg.repartition`.
+Others are released with the user's DataFrame, or when nothing is left in Spark that could read
+them, as Spark deletes the files of its own shuffles; if that fails, a later query releases them.
+What failed is released at once. The end of the job releases what is left.
 """
 
 from __future__ import annotations
