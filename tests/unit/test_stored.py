@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.sql.types import StructType
 
 from headgate import Closed, Headgate, Invalid, Unavailable
+from headgate.connectors.spark.exchanges import run
 from headgate.connectors.spark.exchanges.progress import Progress
 from headgate.connectors.spark.exchanges.rerun import Reruns
-from headgate.connectors.spark.exchanges.run import Exchanger
+from headgate.connectors.spark.exchanges.run import Exchanger, ExchangeRun
 from headgate.connectors.spark.exchanges.stored import StoredResults, readable
 from headgate.connectors.spark.jvm.caches import Cache
 from headgate.connectors.spark.jvm.names import Feature
@@ -31,6 +34,7 @@ def refuse(*_: object) -> None:
 PLAN = SimpleNamespace(executed=None, shown=None, is_adaptive=False)
 DOOR: Any = SimpleNamespace(
     exchange_plan=lambda *_: PLAN,
+    estimate_bytes=refuse,
     shown=lambda _: None,
     rows_behind=refuse,
     weakly=refuse,
@@ -148,14 +152,65 @@ def test_what_an_action_could_not_release_is_kept() -> None:
     assert [FIRST] == master.released
 
 
-def test_an_exchange_without_a_frame_is_released() -> None:
-    """Stored rows are released when Spark makes no DataFrame of them."""
+def without_frame(monkeypatch: pytest.MonkeyPatch, hg: Any, page: Any) -> None:
+    """Let Spark make no DataFrame of the rows of an exchange, or of a result that is read."""
+    settings = SimpleNamespace(carried=nullcontext, hide=str)
+    rows: Any = SimpleNamespace(reads=refuse, schema=None)
+    stored: Any = SimpleNamespace(descriptor=FIRST, results=(FIRST,), read=None)
+    registered = SimpleNamespace(schema=StructType().json(), partitions=1, subpartitions=1)
+    monkeypatch.setattr(run, "TaskSettings", lambda *_: settings)
+    monkeypatch.setattr(run, "StoredReader", lambda *_: rows)
+    monkeypatch.setattr(run, "readable", lambda *_: SimpleNamespace(registered=registered))
+    monkeypatch.setattr(Exchanger, "_rows_of", lambda *_: rows)
+    monkeypatch.setattr(Exchanger, "readers", lambda *_: SimpleNamespace(executors=1))
+    monkeypatch.setattr(Exchanger, "page", lambda _: page)
+    monkeypatch.setattr(ExchangeRun, "run", lambda _, pending, __: pending.append(FIRST) or stored)
+    monkeypatch.setattr(StoredResults, "state", None)
+    monkeypatch.setattr(hg._results, "place", lambda *_: stored)
+
+
+@contextmanager
+def shown(fails: bool) -> Iterator[Any]:
+    yield SimpleNamespace(line="job.py:1", begin=lambda *_: None, stage=lambda *_: None)
+    if fails:
+        refuse()
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["page", "frame"])
+def test_an_exchange_without_a_frame_is_released(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Stored rows are released when Spark makes no DataFrame of them, or fails before."""
     master = Master()
-    rows: Any = SimpleNamespace(reads=refuse)
-    stored: Any = SimpleNamespace(results=(FIRST,), read=None)
+    hg: Any = session(master)
+    without_frame(monkeypatch, hg, shown(fails))
+    df: Any = SimpleNamespace(schema=StructType().add("k", "long"))
     with pytest.raises(RuntimeError, match="no frame"):
-        session(master)._exchanger._frame(rows, stored)
+        hg._exchanger.repartition(df, 2, ["k"])
     assert [FIRST] == master.released
+
+
+def test_a_result_that_cannot_be_read_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that `read` makes no DataFrame of stays stored: others have written it, and may read
+    it."""
+    master = Master()
+    hg: Any = session(master)
+    without_frame(monkeypatch, hg, None)
+    with pytest.raises(RuntimeError, match="no frame"):
+        hg.read("a")
+    assert [] == master.released
+
+
+def test_unused_results_are_forgotten() -> None:
+    """The driver remembers nothing of results that `remove_unused` has released: it would remember
+    more with each exchange of a long job."""
+    results: Any = session(Master())._results
+    results.master.remove_unused = lambda *_: (FIRST.result,)
+    results.made_by(FIRST.result, None)
+    results.read_by(1, [SimpleNamespace(descriptor=FIRST, ordered=True)])
+    assert (FIRST.result,) == results.remove_unused(())
+    assert not results._memories
+    assert not results._scans
 
 
 def test_a_cache_that_is_not_filled_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +224,7 @@ def test_a_cache_that_is_not_filled_keeps_nothing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hg._queries, "_filling_of", lambda _: nullcontext())
     with pytest.raises(RuntimeError, match="no frame"):
         hg._queries.fill(None, None)
-    assert [FIRST, SECOND] == master.released
+    assert [SECOND, FIRST] == master.released
 
 
 def test_what_nobody_can_be_seen_to_read_is_released() -> None:
@@ -242,18 +297,18 @@ def test_an_answer_that_somebody_released_is_no_answer() -> None:
 
 
 def test_what_is_pending_is_dropped() -> None:
-    """Each result that an exchange has written before it fails is dropped, also if the log does not
-    answer. A result that somebody reads is not."""
+    """Each result that an exchange has written before it fails is dropped, the last first, also if
+    the log does not answer. A result that somebody reads is not."""
     master = Master(1)
     results = session(master)._results
     with suppress(RuntimeError), results.pending() as pending:
         pending += [FIRST, SECOND]
         refuse()
-    assert [SECOND] == master.released
+    assert [FIRST] == master.released
     with results.pending() as pending:
-        pending.append(FIRST)
+        pending.append(SECOND)
         pending.clear()
-    assert [SECOND] == master.released
+    assert [FIRST] == master.released
 
 
 def test_an_action_that_fails_leaves_the_rows_of_its_dataframe() -> None:
@@ -269,3 +324,15 @@ def test_an_action_that_fails_leaves_the_rows_of_its_dataframe() -> None:
     assert [] == master.released
     hg.release(frame)
     assert [FIRST] == master.released
+
+
+def test_a_close_that_is_interrupted_has_left_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while `close` waits for a release in another thread leaves no method of PySpark
+    replaced."""
+    hg: Any = session(Master())
+    left: list[object] = []
+    monkeypatch.setattr(hg._queries, "leave", lambda: left.append(hg))
+    monkeypatch.setattr(StoredResults, "close", refuse)
+    with suppress(RuntimeError):
+        hg.close()
+    assert [hg] == left

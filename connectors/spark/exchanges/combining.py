@@ -8,7 +8,7 @@ the combined one may be read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,6 +33,9 @@ from ..tasks.exchange_tasks import MapTask, Part
 from ..tasks.shipping import ship
 from .rerun import MapStage
 from .spec import Rows
+
+Source = tuple[ShuffleDescriptor, ResultState]
+"""A complete result."""
 
 
 def exchange_size(state: ResultState, readers_of: Callable[[Longs], Readers]) -> ExchangeSize:
@@ -129,9 +132,9 @@ class CombinedRows:
     door: CatalystDoor | None
     rows: Rows
     """The rows from which the result was made."""
-    source: tuple[ShuffleDescriptor, ResultState]
+    source: Source
     parts: Sequence[Part]
-    again: Callable[[], AbstractContextManager[tuple[ShuffleDescriptor, ResultState]]]
+    again: Callable[[], AbstractContextManager[Source]]
     """Makes the result again, and drops it at the end."""
 
     @property
@@ -142,30 +145,35 @@ class CombinedRows:
         return replace(self.rows.lineage(), ordered=False)
 
     def writes(self, task: MapTask) -> MapStage:
-        return CombineStage(self._copies(task, *self.source), partial(self._copies_again, task))
+        copies = partial(_copies, self.context, self.door, self.parts, task)
+        return CombineStage(copies(self.source), copies, self.again)
 
-    @contextmanager
-    def _copies_again(self, task: MapTask) -> Iterator[MapStage]:
-        with self.again() as source:
-            yield self._copies(task, *source)
 
-    def _copies(self, task: MapTask, descriptor: ShuffleDescriptor, state: ResultState) -> MapStage:
-        copy = ship(CombineTask(descriptor, task).write)
-        shares: Any = self.context.parallelize(
-            [share(part, state) for part in self.parts], len(self.parts)
-        )
-        if self.door is None:
-            return PublicMapStage(shares.mapPartitionsWithIndex(copy))
-        return self.door.tasks.over(shares._jrdd.rdd(), copy, shares._jrdd_deserializer)
+def _copies(
+    context: SparkContext,
+    door: CatalystDoor | None,
+    parts: Sequence[Part],
+    task: MapTask,
+    source: Source,
+) -> MapStage:
+    descriptor, state = source
+    copy = ship(CombineTask(descriptor, task).write)
+    shares: Any = context.parallelize([share(part, state) for part in parts], len(parts))
+    if door is None:
+        return PublicMapStage(shares.mapPartitionsWithIndex(copy))
+    return door.tasks.over(shares._jrdd.rdd(), copy, shares._jrdd_deserializer)
 
 
 @dataclass(frozen=True, slots=True)
 class CombineStage:
-    """A map stage that combines the rows of a result."""
+    """A map stage that combines the rows of a result. It lives as long as the combined rows, so it
+    does not hold the state of the result, which has the indexes of all its objects."""
 
     stage: MapStage
-    again: Callable[[], AbstractContextManager[MapStage]]
-    """Makes the stage for the same result, written again, which is dropped at the end."""
+    copies: Callable[[Source], MapStage]
+    """Makes the stage for the same rows in another result."""
+    again: Callable[[], AbstractContextManager[Source]]
+    """Makes the result again, and drops it at the end."""
 
     @property
     def count(self) -> int:
@@ -175,5 +183,5 @@ class CombineStage:
         return self.stage.run()
 
     def run_again(self, partitions: list[int]) -> None:
-        with self.again() as stage:
-            stage.run_again(partitions)
+        with self.again() as source:
+            self.copies(source).run_again(partitions)

@@ -17,7 +17,6 @@ import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from ....control.contract import ShuffleDescriptor
 from ....control.errors import Closed, Corrupt, Fenced, Unavailable
 from ....control.events.types import ResultRegistered, WayChosen
 from ....control.ids import ResultId, again_name, combined_name, exchange_name
@@ -37,21 +36,18 @@ from ..tasks.exchange_tasks import MapTask, ReaderTask
 from ..tasks.shipping import ship
 from ..types import check
 from .budget import Cost, spent
-from .combining import CombinedRows, check_combined, combined_parts, exchange_size
+from .combining import CombinedRows, Source, check_combined, combined_parts, exchange_size
 from .current_settings import CurrentSettings
 from .progress import Progress
 from .rerun import MapStage, Writing
 from .rows import JvmRows, PublicRows, StoredReader, read_by_driver
 from .spec import ExchangeSpec, label_of, schema_text
-from .stored import StoredResult, StoredResults, readable
+from .stored import Pending, StoredResult, StoredResults, readable
 
 _LOG = logging.getLogger("headgate")
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _UNKNOWN_BYTES = 1 << 60  # Spark's estimate of a size that it does not know is larger
-
-Source = tuple[ShuffleDescriptor, ResultState]
-"""A complete result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +72,26 @@ class Exchanger:
         check(df.schema)
         settings, result = TaskSettings(self.spark, self.features), self.results.name()
         text = f"repartition({n}, {', '.join(map(_public, columns))})"
-        with self.page() as page:
-            label = label_of(text, settings, page)
-            if self.door is not None:
-                page.begin(settings.hide)
-            with settings.carried(f"headgate: prepare {exchange_name(result, label)}"):
-                rows = self._rows_of(df, n, columns)
-                if isinstance(rows, JvmRows):
-                    page.stage(result, label, rows.plan.shown)
-                    if is_true(self.spark.conf.get(_ADAPTIVE)):  # without, Spark waits for slots
-                        rows.require_slots()
-                spec = ExchangeSpec(
-                    result,
-                    label,
-                    rows,
-                    schema_text(df.schema, settings),
-                    n,
-                    settings,
-                    self.readers,
-                    partial(self.door.estimate_bytes, df) if self.door else lambda: inf,
-                )
-                stored = ExchangeRun(self, spec).run()
-            if isinstance(rows, JvmRows) and rows.plan.is_adaptive:
-                page.stage(result, label, rows.shown_now())
-        return self._frame(rows, stored)
+        estimate = partial(self.door.estimate_bytes, df) if self.door else lambda: inf
+        with self.results.pending() as pending:
+            with self.page() as page:
+                label = label_of(text, settings, page)
+                if self.door is not None:
+                    page.begin(settings.hide)
+                with settings.carried(f"headgate: prepare {exchange_name(result, label)}"):
+                    rows = self._rows_of(df, n, columns)
+                    if isinstance(rows, JvmRows):
+                        page.stage(result, label, rows.plan.shown)
+                        if is_true(self.spark.conf.get(_ADAPTIVE)):  # else Spark waits for slots
+                            rows.require_slots()
+                    schema = schema_text(df.schema, settings)
+                    spec = ExchangeSpec(result, label, rows, schema, n, settings, self.readers)
+                    stored = ExchangeRun(self, spec).run(pending, estimate)
+                if isinstance(rows, JvmRows) and rows.plan.is_adaptive:
+                    page.stage(result, label, rows.shown_now())
+            frame = self._frame(rows, stored)
+            pending.remove(stored.descriptor)
+        return frame
 
     def read(self, result: ResultId) -> DataFrame:
         """Return a DataFrame that reads a complete result of the job, from the log and the store.
@@ -149,13 +141,10 @@ class Exchanger:
         return JvmRows(self.door, self.door.exchange_plan(df, n, columns))
 
     def _frame(self, rows: JvmRows | PublicRows | StoredReader, stored: StoredResult) -> DataFrame:
-        with self.results.pending() as pending:
-            pending += stored.results
-            frame, scan = rows.reads(stored.read, self.frames_of)
-            if scan is not None:
-                self.results.read_by(scan, [stored])
-            self.results.add(frame, replace(stored, largest={}))
-            pending.clear()
+        frame, scan = rows.reads(stored.read, self.frames_of)
+        if scan is not None:
+            self.results.read_by(scan, [stored])
+        self.results.add(frame, replace(stored, largest={}))
         return frame
 
 
@@ -173,25 +162,24 @@ class ExchangeRun:
     """True if it would give the same rows once more."""
     _again: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def run(self) -> StoredResult:
-        """Plan the exchange, check its least cost, register it, write it, await its completion,
-        choose the way to its readers, combine its rows if that is the way, and place them."""
+    def run(self, pending: Pending, estimate: Callable[[], float] = lambda: inf) -> StoredResult:
+        """Run the exchange, and put what it stores on `pending`: the caller takes the result off.
+
+        `estimate` gives the bytes as far as they are known before. It is not kept: it reads the
+        user's query, and a rerun may come as long as the result is stored.
+        """
         results, spec = self.exchanger.results, self.spec
-        with results.pending() as pending:
-            stage = self._plan()  # 1
-            self._check_least(stage)  # 2
-            source = self._write(spec.result, stage, pending)  # 3 register, 4 write, 5 complete
-            size = exchange_size(source[1], spec.readers_of)
-            prediction = self._choose(size)  # 6
-            if (
-                prediction.way == DIRECT
-                or (stored := self._combine(source, size, prediction)) is None
-            ):  # 7
-                stored = results.place(
-                    source[0], spec.rows.schema, self._ordered, size.readers.executors
-                )  # 8
-                pending.clear()
-        return stored
+        stage = self._plan()  # 1
+        self._check_least(stage, estimate)  # 2
+        source = self._write(spec.result, stage, pending)  # 3 register, 4 write, 5 complete
+        size = exchange_size(source[1], spec.readers_of)
+        prediction = self._choose(size)  # 6
+        if prediction.way != DIRECT and (
+            stored := self._combine(source, size, prediction, pending)  # 7
+        ):
+            return stored
+        readers = size.readers.executors
+        return results.place(source[0], spec.rows.schema, self._ordered, readers)  # 8
 
     def _plan(self) -> MapStage:
         """Find out what the map stage reads, and how far it gives the same rows again."""
@@ -212,21 +200,21 @@ class ExchangeRun:
             self._ordered,
         )
 
-    def _check_least(self, stage: MapStage) -> None:
+    def _check_least(self, stage: MapStage, estimate: Callable[[], float]) -> None:
         """Check what the exchange costs at least, as far as its size is known before.
 
         Raises:
             Invalid: it would exceed a limit.
         """
         budget = self.exchanger.current.budget
-        if budget.is_limited and (size_bytes := self.spec.estimate()) < _UNKNOWN_BYTES:
+        if budget.is_limited and (size_bytes := estimate()) < _UNKNOWN_BYTES:
             budget.check_least(self.spec.name, self._spent(), stage.count, size_bytes)
 
     def _spent(self) -> Cost:
         report = job_report(self.exchanger.results.state)
         return spent(report, self.exchanger.current.budget.costs)
 
-    def _write(self, result: ResultId, stage: MapStage, pending: list[ShuffleDescriptor]) -> Source:
+    def _write(self, result: ResultId, stage: MapStage, pending: Pending) -> Source:
         """Register a result, write it, and wait until it may be read."""
         spec, results = self.spec, self.exchanger.results
         registration = ResultRegistered(
@@ -288,7 +276,7 @@ class ExchangeRun:
         self.exchanger.results.master.announce(way)
 
     def _combine(
-        self, source: Source, size: ExchangeSize, prediction: Prediction
+        self, source: Source, size: ExchangeSize, prediction: Prediction, pending: Pending
     ) -> StoredResult | None:
         """Return the exchange with its rows in fewer objects: a second run, whose rows are those of
         the first result. Return None if it fails: readers then read the objects of the map
@@ -309,11 +297,10 @@ class ExchangeRun:
             label=f"{way}: {spec.label}",
             rows=rows,
             readers_of=lambda _: size.readers,
-            estimate=lambda: inf,
             copied=source[1],
         )
         try:
-            return ExchangeRun(self.exchanger, copy).run()
+            stored = ExchangeRun(self.exchanger, copy).run(pending)
         except Exception as exc:  # Spark may raise anything
             if isinstance(exc, Fenced | Closed) or is_cancelled(exc):
                 raise
@@ -321,6 +308,9 @@ class ExchangeRun:
             costs = self.exchanger.current.budget.costs
             self._announce(predict(size, DIRECT, limits, costs))
             return None
+        self.exchanger.results.drop([source[0]])
+        pending.remove(source[0])
+        return stored
 
     @contextmanager
     def _made_again(self) -> Iterator[Source]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from typing import Protocol
 
 import pyarrow as pa
@@ -52,8 +51,6 @@ class ExchangeSpec:
     """The settings of the session, which reruns of lost partitions have, too."""
     readers_of: Callable[[Longs], Readers]
     """Gives the tasks that will read subpartitions of such bytes."""
-    estimate: Callable[[], float] = lambda: inf
-    """Gives the bytes as far as they are known before."""
     copied: ResultState | None = None
     """The result whose rows are combined, if they are not those of a query."""
 

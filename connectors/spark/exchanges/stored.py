@@ -38,6 +38,8 @@ from .rerun import Reruns, Writing
 _LOG = logging.getLogger("headgate")
 _NAMED_MAX = 20
 Results = tuple[ShuffleDescriptor, ...]
+Pending = list[ShuffleDescriptor]
+"""Results that nobody can read yet."""
 
 
 class StoredRows(Protocol):
@@ -161,13 +163,14 @@ class StoredResults:
         return ResultId(f"{self.epoch}-{number:04d}")
 
     @contextmanager
-    def pending(self) -> Iterator[list[ShuffleDescriptor]]:
-        """Yield a list for what is written inside, and drop what is on it in the end."""
-        pending: list[ShuffleDescriptor] = []
+    def pending(self) -> Iterator[Pending]:
+        """Yield a list for what is written inside. Drop what is on it in the end, the last first:
+        its tasks may still read the others."""
+        pending: Pending = []
         try:
             yield pending
         finally:
-            self.drop(pending)
+            self.drop(reversed(pending))
 
     def made_by(self, result: ResultId, writing: Writing) -> None:
         """Remember the map stage that makes a result again."""
@@ -192,8 +195,7 @@ class StoredResults:
     def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
         """Return the results that a map stage reads, and whether a rerun of the stage would give
         its rows in the same order."""
-        scans = sorted(lineage.scans & self._scans.keys())
-        reads = [read for scan in scans for read in self._scans[scan]]
+        reads = [read for scan in sorted(lineage.scans) for read in self._scans.get(scan, ())]
         ordered = lineage.ordered and all(ordered for _, ordered in reads)
         return tuple(dict.fromkeys(result for result, _ in reads)), ordered
 
@@ -233,13 +235,12 @@ class StoredResults:
 
     def hold(self, results: Results, reader: Callable[[], Reader]) -> None:
         """Keep results as long as a reader in Spark may read them. Drop them if there is none."""
-        try:
+        with self.pending() as pending:
+            pending += results
             kept = reader(), results
-        except BaseException:
-            self.drop(results)
-            raise
-        with self._lock:
-            self._held.append(kept)
+            with self._lock:
+                self._held.append(kept)
+            pending.clear()
 
     def sweep(self) -> None:
         """Release the results that nothing can read any more. After a failure the next sweep goes
@@ -330,7 +331,10 @@ class StoredResults:
 
     def remove_unused(self, needed: Collection[ResultId]) -> tuple[ResultId, ...]:
         """Release the complete results that nothing needs, and return their names."""
-        return self.master.remove_unused(self.in_use.union(needed))
+        unused = self.master.remove_unused(self.in_use.union(needed))
+        for result in unused:
+            self._forget(result)
+        return unused
 
     def close(self) -> None:
         """Let nothing in Spark read a result any more, and release none: all of the job is about to

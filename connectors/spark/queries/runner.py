@@ -359,9 +359,11 @@ class QueryRunner:
                 node.count,
                 self._plans.settings,
                 partial(self._exchanger.readers, firsts_of=firsts_of),
-                partial(self._plans.likely_bytes, shuffle),
             )
-            stored = ExchangeRun(self._exchanger, spec).run()
+            likely = partial(self._plans.likely_bytes, shuffle)
+            with self._exchanger.results.pending() as pending:
+                stored = ExchangeRun(self._exchanger, spec).run(pending, likely)
+                pending.remove(stored.descriptor)
         took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
         return FinishedExchange(rows, stored, label, took_s)
 

@@ -130,8 +130,8 @@ class SessionQueries:
 
     def close(self) -> None:
         """Run no query any more, and release nothing: all of the job is about to be released."""
-        self._results.close()
         self.leave()
+        self._results.close()
 
     def left_to_spark(self) -> Counter[str]:
         """Return why shuffles ran in Spark, and how many for each reason."""
