@@ -103,7 +103,7 @@ def test_nothing_is_made_again_after_close() -> None:
     driver: Any = Driver(mends)
     driver.repairs.close()
     driver.repairs.reproduce(MISSING)
-    assert (0, {}) == (driver.runs, driver.repairs._running)
+    assert (0, set()) == (driver.runs, driver.repairs._running)
 
 
 @pytest.mark.parametrize(

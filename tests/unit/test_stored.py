@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -31,11 +32,7 @@ def refuse(*_: object) -> None:
     raise RuntimeError("no frame")
 
 
-PLAN = SimpleNamespace(executed=None, shown=None, is_adaptive=False)
 DOOR: Any = SimpleNamespace(
-    exchange_plan=lambda *_: PLAN,
-    estimate_bytes=refuse,
-    shown=lambda _: None,
     rows_behind=refuse,
     weakly=refuse,
 )
@@ -161,7 +158,7 @@ def without_frame(monkeypatch: pytest.MonkeyPatch, hg: Any, page: Any) -> None:
     monkeypatch.setattr(run, "TaskSettings", lambda *_: settings)
     monkeypatch.setattr(run, "StoredReader", lambda *_: rows)
     monkeypatch.setattr(run, "readable", lambda *_: SimpleNamespace(registered=registered))
-    monkeypatch.setattr(Exchanger, "_rows_of", lambda *_: rows)
+    monkeypatch.setattr(run, "PublicRows", lambda *_: rows)
     monkeypatch.setattr(Exchanger, "readers", lambda *_: SimpleNamespace(executors=1))
     monkeypatch.setattr(Exchanger, "page", lambda _: page)
     monkeypatch.setattr(ExchangeRun, "run", lambda _, pending, __: pending.append(FIRST) or stored)
@@ -186,7 +183,7 @@ def test_an_exchange_without_a_frame_is_released(
     without_frame(monkeypatch, hg, shown(fails))
     df: Any = SimpleNamespace(schema=StructType().add("k", "long"))
     with pytest.raises(RuntimeError, match="no frame"):
-        hg._exchanger.repartition(df, 2, ["k"])
+        replace(hg._exchanger, door=None).repartition(df, 2, ["k"])
     assert [FIRST] == master.released
 
 

@@ -107,13 +107,13 @@ def check_combined(state: ResultState, copies: ResultState) -> None:
     Raises:
         Corrupt: one has more rows than the other.
     """
-    if _rows(state) != _rows(copies):
+    rows, copied = (
+        sum(each.produced(number).rows for number in range(each.registered.partitions))
+        for each in (state, copies)
+    )
+    if rows != copied:
         first, combined = state.registered.result, copies.registered.result
-        raise Corrupt(f"{combined} has {_rows(copies)} rows, and {first} has {_rows(state)}")
-
-
-def _rows(state: ResultState) -> int:
-    return sum(state.produced(number).rows for number in range(state.registered.partitions))
+        raise Corrupt(f"{combined} has {copied} rows, and {first} has {rows}")
 
 
 def _cut_by_bytes(sizes: Longs, pieces: int) -> Iterator[range]:

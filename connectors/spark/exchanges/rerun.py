@@ -21,7 +21,6 @@ from pyspark.errors import PySparkException
 
 from ....control.clock import PACE, Pace
 from ....control.ids import JobId, ResultId
-from ....control.model.state import ResultState
 from ..jvm.scheduler import (
     StoppedStages,
     await_all_slots,
@@ -33,6 +32,7 @@ from ..jvm.scheduler import (
 )
 from ..jvm.task_settings import DESCRIPTION, WRITES, TaskSettings
 from ..tasks.shipping import cause
+from .progress import StateOf
 
 _LOG = logging.getLogger("headgate")
 _ROUNDS_MAX = 4  # as often as Spark tries a task
@@ -41,8 +41,6 @@ _PATIENCE_TURNS = 10
 _LONG_PATIENCE_TURNS = 60
 
 _POOL = "spark.scheduler.pool"
-
-StateOf = Callable[[ResultId], ResultState | None]
 
 
 class MapStage(Protocol):
@@ -102,7 +100,7 @@ class Reruns:
     """False if this Spark does not let Headgate give task slots to reruns."""
     writing_of: Callable[[ResultId], Writing | None] = lambda _: None
     """Returns the map stage that makes a result again, None if there is none."""
-    _running: dict[ResultId, threading.Thread] = field(default_factory=dict)
+    _running: set[ResultId] = field(default_factory=set)
     _given_up: set[ResultId] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
@@ -117,17 +115,12 @@ class Reruns:
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
         """Start a rerun of each result with missing partitions, unless one goes on; do not wait."""
         with self._lock:
-            for result in missing.keys() - self._running.keys() - self._given_up:
+            for result in missing.keys() - self._running - self._given_up:
                 writing = None if self._closed.is_set() else self.writing_of(result)
                 if writing is not None:
-                    thread = threading.Thread(
-                        target=self._repair,
-                        args=(result, writing),
-                        name=f"headgate-rerun-{result}",
-                        daemon=True,
-                    )
-                    self._running[result] = thread
-                    thread.start()
+                    name, given = f"headgate-rerun-{result}", (result, writing)
+                    self._running.add(result)
+                    threading.Thread(None, self._repair, name, given, daemon=True).start()
 
     def goes_on(self, result: ResultId) -> bool:
         """Return True while lost partitions of a result are made again."""
@@ -151,7 +144,7 @@ class Reruns:
             self._give_up(result, "its map stage failed", exc_info=True)
         finally:
             with self._lock:
-                del self._running[result]
+                self._running.remove(result)
 
     def _give_up(self, result: ResultId, how: str, exc_info: bool = False) -> None:
         """Try no further rerun of a result. The wait of its readers then times out, and their error

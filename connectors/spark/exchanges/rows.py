@@ -120,8 +120,7 @@ class PublicRows:
         return PublicMapStage(self._carried.mapInArrow(rows_written, "rows long").rdd)
 
     def reads(self, task: ReaderTask, frames_of: FramesOf) -> Scanned:
-        frame = _mapped(self._spark, task, self._stored)
-        return frame.select(*types.back_from_carried(self._rows)), None
+        return _mapped(self._spark, task, self._stored, self._rows)
 
 
 class StoredReader:
@@ -139,13 +138,13 @@ class StoredReader:
     def reads(self, task: ReaderTask, frames_of: FramesOf) -> Scanned:
         if self._door is not None:
             return self._door.load(frames_of(task), self._stored, self._rows)
-        frame = _mapped(self._spark, task, self._stored)
-        return frame.select(*types.back_from_carried(self._rows)), None
+        return _mapped(self._spark, task, self._stored, self._rows)
 
 
-def _mapped(spark: SparkSession, task: ReaderTask, stored: StructType) -> DataFrame:
-    read = ship(task.batches)
-    return spark.range(0, task.count, 1, task.count).mapInArrow(lambda rows: read(0, rows), stored)
+def _mapped(spark: SparkSession, task: ReaderTask, stored: StructType, rows: StructType) -> Scanned:
+    read, numbers = ship(task.batches), spark.range(0, task.count, 1, task.count)
+    frame = numbers.mapInArrow(lambda batches: read(0, batches), stored)
+    return frame.select(*types.back_from_carried(rows)), None
 
 
 def read_by_driver(

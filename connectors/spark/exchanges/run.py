@@ -79,8 +79,10 @@ class Exchanger:
                 if self.door is not None:
                     page.begin(settings.hide)
                 with settings.carried(f"headgate: prepare {exchange_name(result, label)}"):
-                    rows = self._rows_of(df, n, columns)
-                    if isinstance(rows, JvmRows):
+                    if self.door is None:
+                        rows: JvmRows | PublicRows = PublicRows(self.spark, df, n, columns)
+                    else:
+                        rows = JvmRows(self.door, self.door.exchange_plan(df, n, columns))
                         page.stage(result, label, rows.plan.shown)
                         if is_true(self.spark.conf.get(_ADAPTIVE)):  # else Spark waits for slots
                             rows.require_slots()
@@ -133,13 +135,6 @@ class Exchanger:
         firsts = np.arange(len(sizes)) if firsts_of is None else firsts_of(sizes)
         return Readers(firsts, slots, executors if self.results.worker.limits.files else slots)
 
-    def _rows_of(
-        self, df: DataFrame, n: int, columns: Sequence[str | Column]
-    ) -> JvmRows | PublicRows:
-        if self.door is None:
-            return PublicRows(self.spark, df, n, columns)
-        return JvmRows(self.door, self.door.exchange_plan(df, n, columns))
-
     def _frame(self, rows: JvmRows | PublicRows | StoredReader, stored: StoredResult) -> DataFrame:
         frame, scan = rows.reads(stored.read, self.frames_of)
         if scan is not None:
@@ -150,8 +145,7 @@ class Exchanger:
 
 @dataclass(slots=True)
 class ExchangeRun:
-    """The life of one exchange. It ends with a complete result, or with an error and nothing
-    stored."""
+    """The life of one exchange. It ends with a complete result, or with an error."""
 
     exchanger: Exchanger
     spec: ExchangeSpec
@@ -163,8 +157,10 @@ class ExchangeRun:
     _again: Iterator[int] = field(default_factory=lambda: count(1))
 
     def run(self, pending: Pending, estimate: Callable[[], float] = lambda: inf) -> StoredResult:
-        """Run the exchange, and put what it stores on `pending`: the caller takes the result off.
+        """Plan the exchange, check its least cost, register it, write it, await its completion,
+        choose the way to its readers, combine its rows if that is the way, and place them.
 
+        The results that it writes are on `pending`: the caller takes off the returned one.
         `estimate` gives the bytes as far as they are known before. It is not kept: it reads the
         user's query, and a rerun may come as long as the result is stored.
         """
