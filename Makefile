@@ -133,7 +133,7 @@ package: dist stack  ## the wheel and the sdist, checked, installed and run in e
 	@$(BIN)/python -m pytest -m package tests/packaging $(ARGS)
 
 VERSIONS ?= 3.5.9 4.0.5 4.1.4 4.2.1 4.3.0
-OF_SPARK := repartition types compiled offload adaptive actions caches commands generated executor_loss
+OF_SPARK := features repartition types compiled offload adaptive actions caches commands generated executor_loss
 
 test-matrix: stack $(VERSIONS:%=.venv/matrix/%/.installed)  ## those of Spark, on each PySpark (VERSIONS="4.0.5 4.3.0")
 	@lines=(); status=0; \
