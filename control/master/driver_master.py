@@ -207,7 +207,7 @@ class DriverMaster:
     def _stop(self) -> None:
         """Stop deciding; everybody who still waits gets `Closed`."""
         self._answers = None
-        self._running.close()
+        self._running.pop_all().close()  # in order, even if another thread stops it meanwhile
 
     # Results
 

@@ -104,7 +104,8 @@ class JobAnswers:
             for receipt in [self._log.append(event) for event in events]:
                 asked.at = receipt.offset(deadline)
         except BaseException:
-            self._asked.pop(last, None)
+            with self._changed:
+                self._asked.pop(last, None)
             raise
         return answer
 
@@ -196,11 +197,12 @@ class JobAnswers:
     def lose(self, facts: Iterable[str], before: int) -> None:
         """Fail those of the questions that are before an offset: the log does not show their
         decisions any more."""
-        for name in facts:
-            asked = self._asked.get(name)
-            if asked is not None and asked.at < before:
-                del self._asked[name]
-                asked.answer.set_exception(OutcomeUnknown("the log no longer has the decision"))
+        with self._changed:
+            asked = {name: self._asked[name] for name in facts if name in self._asked}
+            lost = {name: it for name, it in asked.items() if it.at < before}
+            self._asked = {name: it for name, it in self._asked.items() if name not in lost}
+        for question in lost.values():
+            question.answer.set_exception(OutcomeUnknown("the log no longer has the decision"))
 
     def fail(self, error: BaseException) -> None:
         """Give an error to everybody who waits, or asks from now on. The first one counts."""
