@@ -56,7 +56,8 @@ $(CLASSES): $(INSTALLED) tests/quick_java.py | java
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 
 quick: $(INSTALLED)  ## the tests without Spark that take a minute
-	@$(BIN)/python -m pytest -n 2 $(SIDE_BY_SIDE) -m "not spark and not slow and not real and not package" $(ARGS)
+	@HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/spark --ignore=tests/packaging \
+	  -m "not spark and not slow and not real and not package" $(ARGS)
 
 test: $(CLASSES)  ## the tests that need no service and take some minutes
 	@$(BIN)/python -m pytest -n 2 $(SIDE_BY_SIDE) -m "not slow and not real and not package" $(ARGS)

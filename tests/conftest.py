@@ -1,6 +1,7 @@
 """Shared by all tests: Hypothesis profiles, and the check that no thread of ours outlives its test.
 
-`ci` is the profile unless HYPOTHESIS_PROFILE names another; `long` is for nights.
+`ci` is the profile unless HYPOTHESIS_PROFILE names another: `quick` in `make quick`, `long` in
+nights.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
     "ci", deadline=None, print_blob=True, max_examples=40, suppress_health_check=_SLOW
+)
+settings.register_profile(
+    "quick", deadline=None, print_blob=True, max_examples=10, suppress_health_check=_SLOW
 )
 settings.register_profile(
     "long", deadline=None, print_blob=True, max_examples=3000, suppress_health_check=_SLOW

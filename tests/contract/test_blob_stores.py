@@ -262,6 +262,7 @@ def moto() -> Iterator[str]:
         server.stop()
 
 
+@pytest.mark.slow
 class TestS3OnMoto(S3Suite):
     @pytest.fixture(scope="class")
     @classmethod
@@ -270,6 +271,7 @@ class TestS3OnMoto(S3Suite):
             yield endpoint
 
 
+@pytest.mark.slow
 class TestSpreadOverBuckets(BlobStoreSuite):
     @pytest.fixture(scope="class")
     @classmethod

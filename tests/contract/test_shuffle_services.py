@@ -38,6 +38,7 @@ class TestLocalFiles(ShuffleServiceSuite):
         assert list(tmp_path.glob("shuffle/*")) == []
 
 
+@pytest.mark.slow
 class TestSpreadOverFolders(ShuffleServiceSuite):
     @pytest.fixture
     def factory(self, tmp_path: Path) -> Iterator[StorageFactory]:
