@@ -182,6 +182,21 @@ def test_the_page_says_what_happens(title: str) -> None:
     assert table(STATES[title]).splitlines() == section.splitlines()
 
 
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_only_the_newest_driver_is_obeyed(epoch: int) -> None:
+    """A request of a driver changes nothing once another one speaks for the job."""
+    for request in (
+        PromoteRequested(RESULT, EXPIRES_MS, epoch),
+        StopTrackingRequested(RESULT, "why", epoch),
+        ReleaseRequested(RESULT, "why", epoch),
+        LeaseExpired("silent", epoch),
+        JobUnregistered("why", epoch),
+    ):
+        state, decisions = step(after((*WHOLE, REGISTERED)), request)
+        assert (epoch == 2) == bool(decisions), request
+        assert (epoch == 2) == (state != after((*WHOLE, REGISTERED))), request
+
+
 @pytest.mark.parametrize("end", [produced(OURS), produced(OURS, segment(0, 6))])
 def test_a_stream_that_ends_after_its_result_completes_nothing(end: Produced) -> None:
     """A stream that ends when its result is released changes no decision, and one that ends when

@@ -424,11 +424,13 @@ def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
 
 
 def test_a_master_is_no_sign_of_its_driver(world: World) -> None:
-    """Facts that a master states, a tick or a deletion, do not extend the driver's lease."""
+    """Facts that a master states, a tick, a deletion or a lease that has not ended, do not extend
+    the driver's lease."""
     world.live(*LIVED)
     world.clock.at_ms += 2 * LEASE_MS
     master = Announcer(JOB, "master", world.clock)
-    for fact in (Tick(world.clock.at_ms), Deleted(RESULT, (), 0)):
+    not_ended = LeaseExpired("the driver was heard", 1, heard=0)
+    for fact in (Tick(world.clock.at_ms), Deleted(RESULT, (), 0), not_ended):
         world.log.append(master.fact(fact))
     assert [JOB] == [candidate.job for candidate in world.neglected()]
 

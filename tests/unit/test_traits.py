@@ -26,3 +26,12 @@ def test_a_row_fits_its_event(body: Body) -> None:
     assert not (is_fact and (row.keeps_result or row.orders_deletion))
     assert traits.result_of(body) is not None or not (row.keeps_result or row.orders_deletion)
     assert "" == row.beyond(body)
+
+
+def test_a_trouble_and_its_repair_are_listed() -> None:
+    """The live page and the log name every event of a loss, a failure, a repair or an end, and none
+    of a single task that goes well."""
+    events = {kind.__name__: row.importance for kind, row in traits.TRAITS.items()}
+    listed = {name for name, importance in events.items() if importance is traits.Importance.JOB}
+    troubles = {"AttemptFailed", "Superseded", "Lost", "Reproduce", "JobFailed", "LeaseExpired"}
+    assert troubles | {"JobRegistered", "JobAccepted", "JobUnregistered", "Promoted"} == listed
