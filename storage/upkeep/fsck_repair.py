@@ -70,12 +70,13 @@ class FsckRepair:
         Raises:
             Unavailable, Throttled, OutcomeUnknown: the log or the store gave no answer.
         """
+        prefixes = {job: Layout(self.root, job).prefix for job in sound}
         mine = [
             finding
             for finding in findings.found
             if finding.job
-            and finding.job in sound
-            and finding.name.startswith(self._prefix(finding.job))
+            and finding.job in prefixes
+            and finding.name.startswith(prefixes[finding.job])
         ]
         gone = [
             finding
@@ -90,17 +91,17 @@ class FsckRepair:
         for upload in uploads:
             self.store.abort(upload)
         live = [stat.name for stat in findings.live]
-        here = {job for job in sound if any(n.startswith(self._prefix(job)) for n in live)}
-        reported = self._report(
-            finding for finding in mine if finding.remedy is Remedy.REPORT and finding.job in here
-        )
+        missing = [finding for finding in mine if finding.remedy is Remedy.REPORT]
+        here = {
+            job
+            for job in {finding.job for finding in missing}
+            if job and any(name.startswith(prefixes[job]) for name in live)
+        }
+        reported = self._report(finding for finding in missing if finding.job in here)
         done = {finding.key for finding in (*gone, *reported)}
         left = [finding for finding in findings.found if finding.key not in done]
         lost = len({finding.attempt for finding in reported})
         return Repaired(len(objects), len(uploads), lost, tuple(left))
-
-    def _prefix(self, job: JobId) -> str:
-        return Layout(self.root, job).prefix
 
     def _report(self, findings: Iterable[Finding]) -> list[Finding]:
         """Report attempts as lost, and return their findings. Report an attempt once: all of its
