@@ -28,7 +28,7 @@ from .exchanges.progress import Progress, ProgressLine, progress_line
 from .exchanges.rerun import Reruns
 from .exchanges.run import Exchanger
 from .exchanges.stored import StoredResults
-from .jvm.features import look_up, open_door
+from .jvm.features import look_up, makes_room, open_door
 from .jvm.held_executors import hold_limits
 from .jvm.names import Feature, Features
 from .jvm.pages.query_page import QueryPage
@@ -65,10 +65,9 @@ def attach_session(
     context = spark.sparkContext
     job = job_id(settings.job_id or default_job(context.applicationId))
     _require_local_python(context)
-    features = look_up(spark)
-    private = features if settings.attaching.catalyst != "off" else Features()
-    with QueryPage(spark, private, dict):
-        _require_headgate(spark, private)
+    features = look_up(spark) if settings.attaching.catalyst != "off" else Features()
+    with QueryPage(spark, features, dict):
+        _require_headgate(spark, features)
     _hint_at_sockets(spark)
     _hint_at_threads()
     limits = _limits_of(context, settings.limits)
@@ -76,7 +75,7 @@ def attach_session(
     try:
         kind = kind_of(services.worker.store, dict(services.worker.s3))
         current = CurrentSettings(spark, kind)
-        headgate = _register(spark, settings, services, current, private)
+        headgate = _register(spark, settings, services, current, features)
     except BaseException:
         services.close()
         raise
@@ -133,7 +132,7 @@ def _register(
         worker.job,
         str(spark.sparkContext.appName),
         lambda result: master.state().results.get(result),
-        makes_room=Feature.SCHEDULING in look_up(spark),
+        makes_room=makes_room(spark),
     )
     try:
         master.start()

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headgate import Headgate, Invalid, attach, current
+from headgate.connectors.spark import attach as attaching
 from headgate.connectors.spark.exchanges import run
 from headgate.connectors.spark.report import ResultReport
 from headgate.connectors.spark.settings import FOR_THE_NEXT_ACTION, PREFIX
@@ -107,6 +108,16 @@ def test_a_pause_is_of_one_session(spark: SparkSession, hg: Headgate) -> None:
         current(other)
 
 
+def test_values_that_change_places_are_seen(spark: SparkSession, hg: Headgate) -> None:
+    """Two keys that get each other's value are two changes, although Java's hash of a map stays."""
+    session = spark.newSession()
+    settings = hg._exchanger.current.of(session)
+    for first, second in (("2", "3"), ("3", "2")):
+        session.conf.set(f"{PREFIX}sql.from.bytes", first)
+        session.conf.set("spark.sql.shuffle.partitions", second)
+        assert int(first) == settings.look_up().sql_from_bytes
+
+
 def test_what_an_exchange_uses_is_looked_up(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +208,11 @@ def test_what_cannot_be_used_is_refused(
 
 
 @pytest.fixture
-def without_door(spark: SparkSession, hg: Headgate) -> Iterator[Headgate]:
+def without_door(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Headgate]:
+    """Attach a session that is limited to public PySpark: nobody asks for private names."""
+    monkeypatch.setattr(attaching, "look_up", lambda _: pytest.fail("names were asked for"))
     other = spark.newSession()
     job = {f"{PREFIX}catalyst": "off", f"{PREFIX}job.id": f"{hg.job}-public"}
     with setting(other, job), attach(other) as attached:

@@ -41,7 +41,7 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
     kafka: Any = None
     worker = WorkerSettings("key", JOB, kafka, "memory:", "root", (), Limits(), 1.0)
     services = JobServices(log, MemoryBlobStore(), worker, ExitStack())
-    monkeypatch.setattr(attach, "look_up", lambda _: Features())
+    monkeypatch.setattr(attach, "makes_room", lambda _: True)
     monkeypatch.setattr(attach, "open_door", lambda *_: None)
     monkeypatch.setattr(attach, step, fail)
     with pytest.raises(RuntimeError, match="no door"):

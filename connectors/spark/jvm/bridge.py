@@ -151,10 +151,6 @@ class Jvm:
         keys = self["alike"]()
         return [(key, value) for key, value in items if keys.putIfAbsent(key, True) is None]
 
-    def java_map(self, mapping: Any) -> Any:
-        """Return a Scala map as a Java map."""
-        return self["scala"].asJava(mapping)
-
 
 def name_of(node: Any) -> str:
     """Return the name of the class of a Scala case class or case object, as plans are made of. It

@@ -37,6 +37,15 @@ def look_up(spark: SparkSession) -> Features:
         return features
 
 
+def makes_room(spark: SparkSession) -> bool:
+    """Return True if this Spark lets Headgate give task slots to reruns."""
+    try:
+        _try(spark, Feature.SCHEDULING)
+    except REFUSALS:
+        return False
+    return True
+
+
 def open_door(spark: SparkSession, features: Features) -> CatalystDoor | None:
     """Return the door into this session's JVM, None where exchanges use public PySpark only."""
     version = version_of(spark.version)
@@ -52,8 +61,7 @@ def _looked_up(spark: SparkSession) -> Features:
         if not features.issuperset(needs.features):
             continue  # what is lost with the other feature includes it
         try:
-            Jvm(spark).require(needs)
-            _PROBES[feature](spark)
+            _try(spark, feature)
         except REFUSALS as exc:
             reasons[_ID.sub("", str(exc).partition("\n")[0])] = None
             lost.append(needs.lost)
@@ -67,6 +75,11 @@ def _looked_up(spark: SparkSession) -> Features:
             "; ".join(lost),
         )
     return frozenset(features)
+
+
+def _try(spark: SparkSession, feature: Feature) -> None:
+    Jvm(spark).require(NEEDS[feature])
+    _PROBES[feature](spark)
 
 
 def _try_rows(spark: SparkSession) -> None:

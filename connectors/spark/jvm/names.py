@@ -95,6 +95,7 @@ NEEDS: Mapping[Feature, Needs] = {
             "text": f"{_EXPRESSIONS}codegen.CodeAndComment",
             "generated": f"{_EXPRESSIONS}codegen.GeneratedClass",
             "compiled": f"{_EXECUTION}WholeStageCodegenEvaluatorFactory",
+            "input": "java.io.ByteArrayInputStream",
             "job": "org.apache.spark.rdd.AsyncRDDActions",
             "right": "scala.util.Right",
         },
@@ -189,6 +190,14 @@ NEEDS: Mapping[Feature, Needs] = {
     ),
     Feature.SCHEDULING: Needs(
         "lost partitions are made again only when a task slot is free",
+        {
+            "text": f"{_EXPRESSIONS}codegen.CodeAndComment",
+            "generated": f"{_EXPRESSIONS}codegen.GeneratedClass",
+        },
+        {
+            "compiler": f"{_EXPRESSIONS}codegen.CodeGenerator",
+            "immutable map": "scala.collection.immutable.Map",
+        },
     ),
     Feature.REPORT: Needs(
         "reports neither count Spark's own shuffles nor say what keeps executors",

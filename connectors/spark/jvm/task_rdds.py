@@ -4,7 +4,7 @@ JVM, because it passes the environment of the workers anew each time."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -139,14 +139,14 @@ class TaskRdds:
         """Return True if `of_messages` may be called: classes are compiled."""
         return self._compiled is not None
 
-    def of_messages(self, messages: Iterable[bytes]) -> Any:
+    def of_messages(self, messages: Sequence[bytes]) -> Any:
         """Return an RDD as `without_input` does, of messages that are there: one partition for
         each, without a row if there is only a volume."""
         assert self._compiled is not None
-        listed = self._jvm["list"]()
-        for message in messages:
-            listed.add(bytearray(message))
-        return self._compiled.read(self._context._jsc.parallelize(listed, len(listed)).rdd())
+        framed = bytearray().join(len(message).to_bytes(4) + message for message in messages)
+        context, given = self._context._jsc.sc(), self._jvm["input"](framed)
+        made = self._jvm["python"].readRDDFromInputStream(context, given, len(messages))
+        return self._compiled.read(made.rdd())
 
     def _without_rows(self, count: int) -> Any:
         """Return an RDD of so many empty partitions."""

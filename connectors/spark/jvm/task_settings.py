@@ -68,12 +68,12 @@ class TaskSettings:
             yield
             return
         tag = f"headgate-{os.urandom(8).hex()}"
-        described = {DESCRIPTION: description} if description else {}
-        before = self._passed(described) if self._core is None else self._put(described)
-        for each in (*self._tags, tag):
-            self._context.addJobTag(each)
+        before, inside = self._properties({DESCRIPTION: description} if description else {})
         _thread.carried = self
         try:
+            self._pass(inside)
+            for each in (*self._tags, tag):
+                self._context.addJobTag(each)
             yield
         except KeyboardInterrupt:
             with suppress(Py4JError):  # PySpark's own call fails while one of this thread waits
@@ -81,13 +81,14 @@ class TaskSettings:
             raise
         finally:
             _thread.carried = outside
-            if self._core is None:
-                self._pass(before)
-            else:
-                self._core.setLocalProperties(before)
+            self._pass(before)
 
-    def _put(self, described: Mapping[str, str]) -> Any:
-        """Replace all local properties of the thread, and return those before."""
+    def _properties(self, described: Mapping[str, str]) -> tuple[Any, Any]:
+        """Return the local properties that the thread has, and those that its jobs are to have:
+        all of them, or without the feature those that change."""
+        if self._core is None:
+            given = {**self._of_thread, **self._settings, **described}
+            return {key: self._context.getLocalProperty(key) for key in (*given, TAGS)}, given
         before = self._core.getLocalProperties()
         properties = before.clone()
         properties.putAll(self._settings)
@@ -95,19 +96,15 @@ class TaskSettings:
             properties.putIfAbsent(key, value)
         for key, value in described.items():
             properties.setProperty(key, value)
-        self._core.setLocalProperties(properties)
-        return before
+        return before, properties
 
-    def _passed(self, described: Mapping[str, str]) -> dict[str, str | None]:
-        """Set local properties of the thread, and return their values before."""
-        given = {**self._of_thread, **self._settings, **described}
-        before = {key: self._context.getLocalProperty(key) for key in (*given, TAGS)}
-        self._pass(given)
-        return before
-
-    def _pass(self, properties: Mapping[str, str | None]) -> None:
+    def _pass(self, properties: Any) -> None:
+        """Let the jobs of the thread have these local properties."""
+        if self._core is not None:
+            self._core.setLocalProperties(properties)
+            return
         for key, value in properties.items():
-            self._context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None unsets
+            self._context.setLocalProperty(key, value)
 
     def describe(self, description: str) -> None:
         """Describe the jobs that this thread starts from now on."""
@@ -131,8 +128,9 @@ class SessionSettings:
         """Return the texts of the keys that begin with `prefix`, None if no key has changed since
         `note` was called."""
         try:
-            texts: Any = self._conf._jconf.getAllAsJava()
-            self._now = int(texts.hashCode())
+            java = self._conf._jconf
+            self._now = int(java.getAll().hashCode())  # Java's sum misses values that change places
+            texts: Any = None if self._now == self._seen else java.getAllAsJava()
         except Py4JError:  # to get them all takes longer
             texts = self._conf.getAll
             self._now = hash(frozenset(texts.items()))
