@@ -36,7 +36,7 @@ class Needs:
     """The names that a feature needs."""
 
     lost: str
-    """What is lost without the feature, as a user sees it."""
+    """The loss without the feature, as a user sees it."""
     classes: Mapping[str, str] = field(default_factory=dict)
     """Full names of classes by their short names."""
     objects: Mapping[str, str] = field(default_factory=dict)
